@@ -8,12 +8,12 @@ import (
 // Packets from another node or its pods, for this node or a local pod, get the mark with which the nftables rules accept them outside of the tunnel. Packets
 // from other hosts, with the address of a local pod, or for other destinations get no mark. No packets get the mark if nodes send only through the tunnel, or
 // if some nodes may send outside of it but the sending node may not.
-func TestPrivilegedNetdev_MarksWhatComesPastTheTunnel(t *testing.T) {
+func TestPrivilegedNetdev_MarksPacketsOutsideTunnel(t *testing.T) {
 	t.Parallel()
 	for _, of := range []struct {
 		accepted uint32
 		flags    uint8
-		admitted bool
+		allowed  bool
 	}{{0, NodeRouted, false}, {AcceptsAll, 0, true}, {AcceptsRouted, 0, false}, {AcceptsRouted, NodeRouted, true}} {
 		n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableTunnelPort: tunnelPort, VariableDirectAccepted: of.accepted}, nil)
 		n.surround()
@@ -32,12 +32,12 @@ func TestPrivilegedNetdev_MarksWhatComesPastTheTunnel(t *testing.T) {
 				"node to pod":             {otherNode[f], podA.addr(f), markOf(6)},
 				"client to node":          {client[f], nodeOut[f], 0},
 				"client to pod":           {client[f], podA.addr(f), 0},
-				"pod here to pod here":    {podB.addr(f), podA.addr(f), 0},
+				"local pod to local pod":  {podB.addr(f), podA.addr(f), 0},
 				"this node to a pod":      {nodeOut[f], podA.addr(f), 0},
 				"pod to somewhere else":   {distantPod[f], client[f], 0},
 				"pod to the node itself":  {distantPod[f], otherNode[f], 0},
 			} {
-				if !of.admitted {
+				if !of.allowed {
 					c.want = 0
 				}
 				in := coming(on(c.from, 40000), on(c.to, 4000)).bytes(t)

@@ -45,14 +45,14 @@ static __always_inline verdict arp_check(const struct arp_message *arp, const st
 		return DROP(FILE_ARP, REASON_SOURCE_IP);
 	/* An unsolicited reply, or the pod announces or probes its own address, which the node already knows. */
 	if (arp->operation != bpf_htons(ARP_REQUEST) || endpoint_has_ipv4(self, arp->target_ip))
-		return DROP(FILE_ARP, REASON_HOUSEKEEPING);
+		return DROP(FILE_ARP, REASON_CONTROL_TRAFFIC);
 	if (!self->gateway_ipv4 || arp->target_ip != self->gateway_ipv4)
 		return DROP(FILE_ARP, REASON_NEIGHBOUR_TARGET);
 	return CONTINUE;
 }
 
-/* arp_answer turns a request for the gateway into its reply, in place, and sends it back. */
-static __always_inline verdict arp_answer(struct __sk_buff *skb, const struct endpoint_facts *self)
+/* arp_reply turns a request for the gateway into its reply, in place, and sends it back. */
+static __always_inline verdict arp_reply(struct __sk_buff *skb, const struct endpoint_facts *self)
 {
 	void *head = packet_head(skb, ETH_HLEN + sizeof(struct arp_message));
 	struct arp_message *arp;
@@ -69,5 +69,5 @@ static __always_inline verdict arp_answer(struct __sk_buff *skb, const struct en
 	arp->target_ip = arp->sender_ip;
 	mac_copy(arp->sender_mac, self->host_mac);
 	arp->sender_ip = self->gateway_ipv4;
-	return deliver_answer(skb, self);
+	return deliver_reply(skb, self);
 }

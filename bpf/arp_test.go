@@ -13,7 +13,7 @@ const (
 	arpReply   = 2
 )
 
-func TestPrivilegedARP_GatewayIsAnswered(t *testing.T) {
+func TestPrivilegedARP_GatewayReplies(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	for name, sender := range map[string]netip.Addr{"question": podA.ipv4, "probe": netip.IPv4Unspecified()} {
@@ -26,7 +26,7 @@ func TestPrivilegedARP_GatewayIsAnswered(t *testing.T) {
 	}
 }
 
-func TestPrivilegedARP_Refuses(t *testing.T) {
+func TestPrivilegedARP_Drops(t *testing.T) {
 	t.Parallel()
 	shared := newNode(t)
 	other := mac.Addr{2, 9, 9, 9, 9, 9}
@@ -43,13 +43,13 @@ func TestPrivilegedARP_Refuses(t *testing.T) {
 		"for the world":             {request(podA.mac, podA.ipv4, outside[4]), events.UnknownNeighbour},
 		"as another pod":            {request(podA.mac, podB.ipv4, gateway4), events.SourceIP},
 		"as the gateway":            {request(podA.mac, gateway4, gateway4), events.SourceIP},
-		"with another's MAC inside": {request(other, podA.ipv4, gateway4), events.SourceMAC},
-		"with another's MAC outside": {arp(t, other, broadcast, arpRequest, podA.mac, podA.ipv4, mac.Addr{}, gateway4),
+		"with a foreign MAC inside": {request(other, podA.ipv4, gateway4), events.SourceMAC},
+		"with a foreign MAC outside": {arp(t, other, broadcast, arpRequest, podA.mac, podA.ipv4, mac.Addr{}, gateway4),
 			events.SourceMAC},
-		"announcement":              {request(podA.mac, podA.ipv4, podA.ipv4), events.Housekeeping},
-		"probe for its own address": {request(podA.mac, netip.IPv4Unspecified(), podA.ipv4), events.Housekeeping},
+		"announcement":              {request(podA.mac, podA.ipv4, podA.ipv4), events.ControlTraffic},
+		"probe for its own address": {request(podA.mac, netip.IPv4Unspecified(), podA.ipv4), events.ControlTraffic},
 		"reply": {arp(t, podA.mac, podA.host, arpReply, podA.mac, podA.ipv4, podA.host, gateway4),
-			events.Housekeeping},
+			events.ControlTraffic},
 		"spoofed reply":       {arp(t, podA.mac, podA.host, arpReply, podA.mac, gateway4, podA.host, gateway4), events.SourceIP},
 		"cut off":             {request(podA.mac, podA.ipv4, gateway4)[:40], events.Truncated},
 		"of another hardware": {token, events.Malformed},

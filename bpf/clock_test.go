@@ -33,7 +33,7 @@ func TestMonotonicOffset(t *testing.T) {
 const printCtNow = "WAGGLE_TEST_PRINT_CT_NOW"
 
 // Clocks of the agent that differ from the kernel's do not change the lifetime of flows.
-func TestPrivilegedCtNow_IsTheKernelsInEachTimeNamespace(t *testing.T) {
+func TestPrivilegedCtNow_EqualsKernelClockInTimeNamespaces(t *testing.T) {
 	now, err := CtNow()
 	if err != nil {
 		t.Fatal(err)

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// Flags of a [CtEntry]. The opener is the initiator of the flow, the target its responder.
+// Flags of a [CtEntry]. Fields of entries call the initiator opener and the responder target.
 const (
-	CtOpenerSecond = podEgressCtFlagCT_OPENER_SECOND // the initiator is the second side of the key
-	CtViaStack     = podEgressCtFlagCT_VIA_STACK     // the initiator or the responder is behind the node's stack
-	CtOpenerFin    = podEgressCtFlagCT_OPENER_FIN    // TCP: the initiator sent FIN
-	CtTargetFin    = podEgressCtFlagCT_TARGET_FIN    // TCP: the responder sent FIN
-	CtOpenerReset  = podEgressCtFlagCT_OPENER_RESET  // TCP: the initiator sent RST
-	CtTargetReset  = podEgressCtFlagCT_TARGET_RESET  // TCP: the responder sent RST
-	CtStands       = podEgressCtFlagCT_STANDS        // TCP: one side sent a segment without SYN
-	CtReplied      = podEgressCtFlagCT_REPLIED       // the responder sent a packet other than a reset
-	CtAudited      = podEgressCtFlagCT_AUDITED       // the policies in audit mode would have denied the flow
-	CtByTunnel     = podEgressCtFlagCT_BY_TUNNEL     // the peer is another node and uses the tunnel in both directions
-	CtByVNI        = podEgressCtFlagCT_BY_VNI        // the identity of the peer is the VNI of its packets
+	CtInitiatorSecond = podEgressCtFlagCT_INITIATOR_SECOND // the initiator is the second side of the key
+	CtViaStack        = podEgressCtFlagCT_VIA_STACK        // the initiator or the responder is behind the node's stack
+	CtInitiatorFin    = podEgressCtFlagCT_INITIATOR_FIN    // TCP: the initiator sent FIN
+	CtResponderFin    = podEgressCtFlagCT_RESPONDER_FIN    // TCP: the responder sent FIN
+	CtInitiatorReset  = podEgressCtFlagCT_INITIATOR_RESET  // TCP: the initiator sent RST
+	CtResponderReset  = podEgressCtFlagCT_RESPONDER_RESET  // TCP: the responder sent RST
+	CtEstablished     = podEgressCtFlagCT_ESTABLISHED      // TCP: one side sent a segment without SYN
+	CtReplied         = podEgressCtFlagCT_REPLIED          // the responder sent a packet other than a reset
+	CtAudited         = podEgressCtFlagCT_AUDITED          // the policies in audit mode would have denied the flow
+	CtByTunnel        = podEgressCtFlagCT_BY_TUNNEL        // the peer is another node and uses the tunnel in both directions
+	CtByVNI           = podEgressCtFlagCT_BY_VNI           // the identity of the peer is the VNI of its packets
 )
 
 // CtPackets returns the number of packets of a flow; bits 48 to 63 of the field are reserved.
@@ -39,9 +39,9 @@ func CtExpired(e *CtEntry, now uint32) bool { return int32(e.Expires-now) <= 0 }
 
 // CtFlow is a flow in the direction from its initiator to its responder. For ICMP both ports are the identifier.
 type CtFlow struct {
-	Opener, Target netip.AddrPort
-	Protocol       uint8
-	ICMPType       uint8 // of the request
+	Initiator, Responder netip.AddrPort
+	Protocol             uint8
+	ICMPType             uint8 // of the request
 }
 
 // NewCtFlow4 returns the flow of an IPv4 key and entry, with the initiator first.
@@ -56,10 +56,10 @@ func NewCtFlow6(k *CtKey6, e *CtEntry) CtFlow {
 }
 
 func newCtFlow(addrs [2]netip.Addr, ports [2]uint16, protocol, icmpType uint8, e *CtEntry) CtFlow {
-	opener := 0
-	if e.Flags&CtOpenerSecond != 0 {
-		opener = 1
+	initiator := 0
+	if e.Flags&CtInitiatorSecond != 0 {
+		initiator = 1
 	}
 	side := func(i int) netip.AddrPort { return netip.AddrPortFrom(addrs[i], wirePort(ports[i])) }
-	return CtFlow{Opener: side(opener), Target: side(1 - opener), Protocol: protocol, ICMPType: icmpType}
+	return CtFlow{Initiator: side(initiator), Responder: side(1 - initiator), Protocol: protocol, ICMPType: icmpType}
 }

@@ -80,7 +80,7 @@ static __always_inline __u32 ct_end_revision(const struct ct_entry *entry, __u32
 /* ct_path returns the path of a flow. */
 static __always_inline enum flow_path ct_path(const struct ct_entry *entry) { return entry->flags & CT_VIA_STACK ? PATH_STACK : PATH_PEER; }
 
-/* ct_end returns the end of an entry that is at a side of its key; CT_OPENER_SECOND is bit 0. */
+/* ct_end returns the end of an entry that is at a side of its key; CT_INITIATOR_SECOND is bit 0. */
 static __always_inline __u32 ct_end(const struct ct_entry *entry, __u32 second) { return (entry->flags ^ second) & 1; }
 
 /* ct_asker returns the value of asker in a key: the side that sent the request to which an ICMP message belongs. */
@@ -88,7 +88,7 @@ static __always_inline __u8 ct_asker(const struct l4 *l4, int second)
 {
 	if (l4->role == L4_PLAIN)
 		return 0;
-	return 1 + (l4->role == L4_ANSWER ? !second : second);
+	return 1 + (l4->role == L4_REPLY ? !second : second);
 }
 
 /* The keys are computed without branches: the verifier would check the caller once for each combination. They are not stored by bytes either: a CPU that reads
@@ -225,13 +225,13 @@ static __always_inline void ct_discharge(__u32 endpoint)
 static __always_inline int ct_charge(__u32 endpoint)
 {
 	__s32 count = ct_count(endpoint, 1);
-	int has_room = count <= (__s32)ct_share;
+	int fits = count <= (__s32)ct_share;
 
 	if (count > (__s32)ct_guarantee && ct_count(0, 1) > (__s32)ct_beyond)
-		has_room = 0;
-	if (!has_room)
+		fits = 0;
+	if (!fits)
 		ct_discharge(endpoint);
-	return has_room;
+	return fits;
 }
 
 static __always_inline void ct_signal(__u8 family, __u32 endpoint)
@@ -245,12 +245,12 @@ static __always_inline void ct_signal(__u8 family, __u32 endpoint)
 static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum ct_table table, const struct ct_entry *entry)
 {
 	__u32 payer = ct_payer(entry);
-	long gone;
+	long deleted;
 
 	switch (table) {
 	case CT_IN_ESTABLISHED:
-		gone = family == 6 ? resize_delete(RESIZE_CT_EST6, &ct_est6, &ct_est6_former, &key->v6) : resize_delete(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4);
-		if (!gone)
+		deleted = family == 6 ? resize_delete(RESIZE_CT_EST6, &ct_est6, &ct_est6_former, &key->v6) : resize_delete(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4);
+		if (!deleted)
 			ct_discharge(payer);
 		break;
 	case CT_IN_NEW:
@@ -293,8 +293,8 @@ static __always_inline int ct_store(const union ct_key *key, __u8 family, const 
 	return resize_update(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4, entry, how);
 }
 
-/* ct_refused returns the drop for an established flow that cannot be stored. */
-static __always_inline verdict ct_refused(int err, __u8 family)
+/* ct_not_stored returns the drop for an established flow that cannot be stored. */
+static __always_inline verdict ct_not_stored(int err, __u8 family)
 {
 	if (err != -ERRNO_TOO_BIG && err != -ERRNO_NO_MEMORY)
 		return DROP(FILE_CONNTRACK, REASON_CT_INSERT);
@@ -307,7 +307,7 @@ static __always_inline verdict ct_replace(const union ct_key *key, __u8 family, 
 {
 	int err = ct_store(key, family, entry, BPF_ANY);
 
-	return err ? ct_refused(err, family) : CONTINUE;
+	return err ? ct_not_stored(err, family) : CONTINUE;
 }
 
 /* ct_establish moves a flow to the established ones. Another CPU may do this at the same time. */
@@ -324,7 +324,7 @@ static __always_inline verdict ct_establish(const union ct_key *key, __u8 family
 	if (err)
 		ct_discharge(payer);
 	if (err && err != -ERRNO_EXIST)
-		return ct_refused(err, family);
+		return ct_not_stored(err, family);
 	ct_forget(key, family, table, entry);
 	return CONTINUE;
 }
@@ -349,28 +349,28 @@ static __always_inline void ct_account(struct ct_entry *entry, __u32 bytes, __u6
 }
 
 /* ct_own_reset is the flag that a segment of a TCP connection sets or clears. */
-static __always_inline __u32 ct_own_reset(int sender_opens) { return sender_opens ? CT_OPENER_RESET : CT_TARGET_RESET; }
+static __always_inline __u32 ct_own_reset(int sender_initiates) { return sender_initiates ? CT_INITIATOR_RESET : CT_RESPONDER_RESET; }
 
 /* ct_advance updates the state of a flow from a packet. A reset closes the flow only while it is the last segment of its sender: the peer ignores a reset whose
  * sequence number is outside of its window (RFC 9293, 3.10.7.4), and then the real sender continues to send. */
-static __always_inline void ct_advance(struct ct_entry *entry, const struct l4 *l4, int sender_opens, __u32 now)
+static __always_inline void ct_advance(struct ct_entry *entry, const struct l4 *l4, int sender_initiates, __u32 now)
 {
-	__u32 timeout = ct_any_timeout, reset = ct_own_reset(sender_opens);
+	__u32 timeout = ct_any_timeout, reset = ct_own_reset(sender_initiates);
 
-	if (!sender_opens && !(l4->tcp_flags & TCP_RST))
+	if (!sender_initiates && !(l4->tcp_flags & TCP_RST))
 		entry->flags |= CT_REPLIED;
 	if (l4->protocol == IPPROTO_TCP) {
 		if (l4->tcp_flags & TCP_FIN)
-			entry->flags |= sender_opens ? CT_OPENER_FIN : CT_TARGET_FIN;
+			entry->flags |= sender_initiates ? CT_INITIATOR_FIN : CT_RESPONDER_FIN;
 		entry->flags &= ~reset;
 		if (l4->tcp_flags & TCP_RST)
 			entry->flags |= reset;
 		if (!(l4->tcp_flags & TCP_SYN))
-			entry->flags |= CT_STANDS;
-		if ((entry->flags & CT_RESET) || (entry->flags & CT_CLOSING) == (CT_OPENER_FIN | CT_TARGET_FIN))
+			entry->flags |= CT_ESTABLISHED;
+		if ((entry->flags & CT_RESET) || (entry->flags & CT_CLOSING) == (CT_INITIATOR_FIN | CT_RESPONDER_FIN))
 			timeout = ct_tcp_close_timeout;
 		else
-			timeout = entry->flags & CT_STANDS ? ct_tcp_timeout : ct_tcp_syn_timeout;
+			timeout = entry->flags & CT_ESTABLISHED ? ct_tcp_timeout : ct_tcp_syn_timeout;
 	}
 	entry->expires = now + timeout;
 }

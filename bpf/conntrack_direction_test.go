@@ -55,8 +55,8 @@ func TestPrivilegedConntrack_ExpiredConnectionKeepsItsDirection(t *testing.T) {
 
 		n.closed(podB) // its ingress is denied now, its egress is allowed
 		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
-		n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
-		n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
+		n.wantEgressDrop(podB, back.tcp(t, "A"), events.PolicyDenied)
+		n.wantEgressDrop(podA, open.tcp(t, "A"), events.PolicyDenied)
 	})
 }
 
@@ -70,9 +70,9 @@ func TestPrivilegedConntrack_ConnectionWithoutAnEntry(t *testing.T) {
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		clearMaps(t, n, family)
 		n.closed(podB)
-		n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
-		n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
-		n.refused(podA, open.tcp(t, "S"), events.PolicyDenied)
+		n.wantEgressDrop(podB, back.tcp(t, "A"), events.PolicyDenied)
+		n.wantEgressDrop(podA, open.tcp(t, "A"), events.PolicyDenied)
+		n.wantEgressDrop(podA, open.tcp(t, "S"), events.PolicyDenied)
 		n.passes(podB, sent(podB, podB.addr(family), podA.addr(family)).ports(4001, 80).tcp(t, "S"), actRedirect)
 	})
 }
@@ -90,17 +90,17 @@ func TestPrivilegedConntrack_ConnectionWithoutAnEntryToAnotherHost(t *testing.T)
 			clearMaps(t, n, family)
 
 			n.closed(podA)
-			n.stopped(podA, ifUplink, in.tcp(t, "A"), events.PolicyDenied)
-			n.refused(podA, out.tcp(t, "A"), events.PolicyDenied)
-			n.stopped(podA, ifUplink, in.tcp(t, "S"), events.PolicyDenied)
+			n.wantIngressDrop(podA, ifUplink, in.tcp(t, "A"), events.PolicyDenied)
+			n.wantEgressDrop(podA, out.tcp(t, "A"), events.PolicyDenied)
+			n.wantIngressDrop(podA, ifUplink, in.tcp(t, "S"), events.PolicyDenied)
 			n.passes(podA, out.tcp(t, "S"), actOK)
 			n.arrives(podA, ifUplink, in.tcp(t, "SA"))
 			clearMaps(t, n, family)
 
 			n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = PolicyAllowAll, 0 })
 			n.egress(podA)
-			n.stopped(podA, ifUplink, in.tcp(t, "A"), events.PolicyDenied)
-			n.refused(podA, out.tcp(t, "A"), events.PolicyDenied)
+			n.wantIngressDrop(podA, ifUplink, in.tcp(t, "A"), events.PolicyDenied)
+			n.wantEgressDrop(podA, out.tcp(t, "A"), events.PolicyDenied)
 			n.arrives(podA, ifUplink, in.tcp(t, "S"))
 			clearMaps(t, n, family)
 			n.facts(podA, func(f *EndpointFacts) { f.PolicyEgress, f.ShapeEgress = PolicyAllowAll, 0 })

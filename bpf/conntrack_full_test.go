@@ -15,18 +15,18 @@ func TestPrivilegedConntrack_Full(t *testing.T) {
 	for _, family := range families {
 		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
 			t.Parallel()
-			const room = 16
-			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0}, map[string]uint32{ctMap("est", family): room})
+			const capacity = 16
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0}, map[string]uint32{ctMap("est", family): capacity})
 			ask := func(port uint16) flow { return sent(podA, podA.addr(family), podB.addr(family)).ports(port, 53) }
 			first := uint16(1000)
 			count := fill(t, n, func(i int) flow { return ask(first + uint16(i)) })
-			if count < room {
-				t.Fatalf("%d flows found room, want %d", count, room)
+			if count < capacity {
+				t.Fatalf("%d flows found room, want %d", count, capacity)
 			}
 
-			refused := ask(first + uint16(count))
+			dropped := ask(first + uint16(count))
 			before := n.count(events.FlowsFull, DirectionEgress)
-			n.refused(podA, refused.bytes(t), events.FlowsFull)
+			n.wantEgressDrop(podA, dropped.bytes(t), events.FlowsFull)
 			if after := n.count(events.FlowsFull, DirectionEgress); after.Packets != before.Packets+1 {
 				t.Errorf("counted %d times", after.Packets-before.Packets)
 			}
@@ -47,13 +47,13 @@ func TestPrivilegedConntrack_Full(t *testing.T) {
 			if err := n.maps[ctMap("est", family)].Delete(key); err != nil {
 				t.Fatal(err)
 			}
-			n.passes(podA, refused.bytes(t), actRedirect)
+			n.passes(podA, dropped.bytes(t), actRedirect)
 		})
 	}
 }
 
 // CPUs that establish the same flow at the same time all forward their packet, and the flow is counted once.
-func TestPrivilegedConntrack_CPUsThatEstablishOneFlow(t *testing.T) {
+func TestPrivilegedConntrack_ConcurrentEstablish_CountsOnce(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		const flows, workers = 200, 4
@@ -64,7 +64,7 @@ func TestPrivilegedConntrack_CPUsThatEstablishOneFlow(t *testing.T) {
 			n.passes(podA, packets[i], actRedirect)
 			n.passes(podB, ask.back(podB).bytes(t), actRedirect)
 		}
-		var refused [workers]int
+		var dropped [workers]int
 		var wait sync.WaitGroup
 		for w := range workers {
 			wait.Go(func() {
@@ -73,15 +73,15 @@ func TestPrivilegedConntrack_CPUsThatEstablishOneFlow(t *testing.T) {
 						action, err := n.program(PodEgress).Run(&ebpf.RunOptions{Data: p, DataOut: make([]byte, len(p)+256), Context: skBuff{Ifindex: ifPodA}})
 						check(t, err)
 						if action != actRedirect {
-							refused[w]++
+							dropped[w]++
 						}
 					}
 				})
 			})
 		}
 		wait.Wait()
-		if refused != [workers]int{} {
-			t.Errorf("of %d packets of each CPU were refused: %d; the first: %+v", flows, refused, n.event())
+		if dropped != [workers]int{} {
+			t.Errorf("of %d packets of each CPU were refused: %d; the first: %+v", flows, dropped, n.event())
 		}
 		if entries := len(n.ctEntries("est", family)); entries != flows || n.charged(podA) != flows {
 			t.Errorf("%d flows, %d charged, want %d", entries, n.charged(podA), flows)
@@ -132,7 +132,7 @@ func TestPrivilegedConntrack_Share(t *testing.T) {
 			if count := fill(t, n, ask); count != 5 || n.charged(podA) != 5 || n.charged(podB) != 0 {
 				t.Errorf("%d flows, charged %d and %d, want 5, 5 and none", count, n.charged(podA), n.charged(podB))
 			}
-			n.refused(podA, ask(5).bytes(t), events.FlowsShare)
+			n.wantEgressDrop(podA, ask(5).bytes(t), events.FlowsShare)
 			if s := n.signal(); s != (CtSignal{Family: uint32(family), Endpoint: uint32(podA.id)}) {
 				t.Errorf("signal %+v", s)
 			}
@@ -193,7 +193,7 @@ func TestPrivilegedConntrack_Guarantee(t *testing.T) {
 }
 
 // A pod with too many new flows evicts only its own flows.
-func TestPrivilegedConntrack_NewFlowsOfOnePodPushOutItsOwn(t *testing.T) {
+func TestPrivilegedConntrack_NewFlowsOfPod_EvictOnlyOwn(t *testing.T) {
 	t.Parallel()
 	const rate = 32
 	for _, family := range families {
@@ -226,7 +226,7 @@ func TestPrivilegedConntrack_NewFlowsOfOnePodPushOutItsOwn(t *testing.T) {
 }
 
 // A host that starts many flows to a pod evicts no flow that the pod initiates.
-func TestPrivilegedConntrack_AFloodTowardsAPodLeavesItsOwnFlows(t *testing.T) {
+func TestPrivilegedConntrack_InboundFlood_KeepsFlowsOfPod(t *testing.T) {
 	t.Parallel()
 	const rate = 32
 	for _, family := range families {

@@ -48,23 +48,23 @@ enum flow_path {
 /* Flags of a flow. The initiator (opener) sent its first packet, to the responder (target). Bits 11 and 16 to 31 are reserved, see "The entry of a flow" in
  * Documentation/datapath.md. */
 enum ct_flag {
-	CT_OPENER_SECOND = 1, /* the initiator is the second side of the key */
+	CT_INITIATOR_SECOND = 1, /* the initiator is the second side of the key */
 	CT_VIA_STACK = 2,     /* the path is PATH_STACK */
-	CT_OPENER_FIN = 4,
-	CT_TARGET_FIN = 8,
-	CT_OPENER_RESET = 16, /* TCP: the last segment of the initiator was a reset */
-	CT_STANDS = 32,	 /* TCP: either side sent a segment without SYN */
+	CT_INITIATOR_FIN = 4,
+	CT_RESPONDER_FIN = 8,
+	CT_INITIATOR_RESET = 16, /* TCP: the last segment of the initiator was a reset */
+	CT_ESTABLISHED = 32,	 /* TCP: either side sent a segment without SYN */
 	CT_AUDITED = 64, /* the policies in audit mode would have denied it */
 	CT_TRANSLATED = 128, /* the initiator sent to a service, and the responder is its backend */
-	CT_TARGET_RESET = 256,
+	CT_RESPONDER_RESET = 256,
 	CT_REPLIED = 512, /* the responder sent a packet other than a reset */
 	CT_BY_TUNNEL = 1 << 10, /* the peer is another node that sends through the tunnel, from whatever address */
 	CT_BY_VNI = 1 << 12, /* the identity of the peer is the VNI of its packets, because ipcache does not know the peer */
 };
 
 #define CT_PATHS (CT_VIA_STACK | 1 << 11) /* all bits of the path, including the reserved one */
-#define CT_RESET (CT_OPENER_RESET | CT_TARGET_RESET)
-#define CT_CLOSING (CT_OPENER_FIN | CT_TARGET_FIN | CT_RESET)
+#define CT_RESET (CT_INITIATOR_RESET | CT_RESPONDER_RESET)
+#define CT_CLOSING (CT_INITIATOR_FIN | CT_RESPONDER_FIN | CT_RESET)
 
 /* A flow, with the values by which it was evaluated. While all of them are current, the cached verdict is valid and no policy is looked up. A local endpoint is
  * identified by its id and the revision of its facts, any other peer by the epochs of its address. Elements of deleted flows are reused at once, so a reader

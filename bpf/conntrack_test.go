@@ -65,7 +65,7 @@ func TestPrivilegedConntrack_TCP(t *testing.T) {
 		n.wantTimeout("est", family, 8000*time.Second)
 		flow := n.onlyFlow("est", family)
 		if flow.Opener != podA.id || flow.Target != podB.id || flow.OpenerIdentity != podA.facts().Identity ||
-			flow.TargetIdentity != podB.facts().Identity || flow.Packets != 5 || flow.Flags&^CtOpenerSecond != CtStands|podEgressCtFlagCT_REPLIED {
+			flow.TargetIdentity != podB.facts().Identity || flow.Packets != 5 || flow.Flags&^CtInitiatorSecond != CtEstablished|podEgressCtFlagCT_REPLIED {
 			t.Errorf("flow %+v", flow)
 		}
 
@@ -121,10 +121,10 @@ func TestPrivilegedConntrack_Datagrams(t *testing.T) {
 		n.wantFlows(family, 0, 1)
 		n.wantTimeout("est", family, time.Minute)
 		// A packet from another port is no reply.
-		n.refused(podB, ask.ports(5000, 54).back(podB).bytes(t), events.PolicyDenied)
+		n.wantEgressDrop(podB, ask.ports(5000, 54).back(podB).bytes(t), events.PolicyDenied)
 		// A packet after the timeout is no reply either.
 		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
-		n.refused(podB, ask.back(podB).bytes(t), events.PolicyDenied)
+		n.wantEgressDrop(podB, ask.back(podB).bytes(t), events.PolicyDenied)
 		n.passes(podA, ask.bytes(t), actRedirect)
 		n.passes(podB, ask.back(podB).bytes(t), actRedirect)
 		n.wantFlows(family, 0, 1)
@@ -150,7 +150,7 @@ func TestPrivilegedConntrack_Refreshes(t *testing.T) {
 }
 
 // A packet of an established flow causes no lookup in maps of policies or peers: it passes while all of them are empty.
-func TestPrivilegedConntrack_EstablishedAsksNobody(t *testing.T) {
+func TestPrivilegedConntrack_Established_SkipsPolicyLookup(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		open, back := opened(t, n, family)
@@ -170,20 +170,20 @@ func TestPrivilegedConntrack_DeniedCreatesNothing(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		open, _ := opened(t, n, family)
-		n.refused(podA, open.ports(5000, 81).tcp(t, "S"), events.PolicyDenied)
-		n.refused(podA, open.bytes(t), events.PolicyDenied)
-		n.stopped(podA, ifUplink, outsideTo(podA, outside[family], 1, 2).tcp(t, "S"), events.PolicyDenied)
+		n.wantEgressDrop(podA, open.ports(5000, 81).tcp(t, "S"), events.PolicyDenied)
+		n.wantEgressDrop(podA, open.bytes(t), events.PolicyDenied)
+		n.wantIngressDrop(podA, ifUplink, outsideTo(podA, outside[family], 1, 2).tcp(t, "S"), events.PolicyDenied)
 		n.wantFlows(family, 0, 0)
 	})
 }
 
 // A flow is evaluated again, in its original direction, when an endpoint or a named CIDR changes, even if the first packet after the change is a reply.
-func TestPrivilegedConntrack_JudgedAgain(t *testing.T) {
+func TestPrivilegedConntrack_EvaluatedAgain(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		revision := func(p pod) func() { return func() { n.facts(p, func(*EndpointFacts) {}) } }
 		for name, change := range map[string]func(){
-			"facts of the opener": revision(podA), "facts of the target": revision(podB),
+			"facts of the initiator": revision(podA), "facts of the target": revision(podB),
 			"a named CIDR": func() { n.raise(MapEpochs, EpochCIDRs) },
 		} {
 			for _, answer := range []bool{false, true} {
@@ -209,10 +209,10 @@ func TestPrivilegedConntrack_JudgedAgain(t *testing.T) {
 				n.passes(sender, packet, actRedirect)
 				// Denied: neither side can continue, and the responder does not become the initiator by sending again.
 				change()
-				n.refused(sender, packet, events.PolicyDenied)
-				n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
-				n.refused(podB, back.tcp(t, "FA"), events.PolicyDenied)
-				n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
+				n.wantEgressDrop(sender, packet, events.PolicyDenied)
+				n.wantEgressDrop(podB, back.tcp(t, "A"), events.PolicyDenied)
+				n.wantEgressDrop(podB, back.tcp(t, "FA"), events.PolicyDenied)
+				n.wantEgressDrop(podA, open.tcp(t, "A"), events.PolicyDenied)
 				n.wantFlows(family, 0, 1)
 				n.forget(family)
 				if t.Failed() {
@@ -235,7 +235,7 @@ func (n *node) forget(family int) {
 
 // A connection that is denied after it was established is not created in the reverse direction by a retransmission of its responder, even if the responder
 // may open connections to the initiator. A SYN of the responder does create a flow.
-func TestPrivilegedConntrack_ATargetThatGoesOnOpensNothing(t *testing.T) {
+func TestPrivilegedConntrack_DeniedFlow_ResponderDoesNotReverse(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		open, back := opened(t, n, family)
@@ -245,8 +245,8 @@ func TestPrivilegedConntrack_ATargetThatGoesOnOpensNothing(t *testing.T) {
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.closed(podB)
 		for range 2 {
-			n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
-			n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
+			n.wantEgressDrop(podB, back.tcp(t, "A"), events.PolicyDenied)
+			n.wantEgressDrop(podA, open.tcp(t, "A"), events.PolicyDenied)
 		}
 		n.passes(podB, back.tcp(t, "S"), actRedirect)
 		n.passes(podA, open.tcp(t, "SA"), actRedirect)
@@ -262,12 +262,12 @@ func TestPrivilegedConntrack_StaleEndpoint(t *testing.T) {
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 99})
-		n.refused(podA, open.tcp(t, "A"), events.NoEndpoint)
+		n.wantEgressDrop(podA, open.tcp(t, "A"), events.NoEndpoint)
 
 		moved := podB.facts()
 		moved.Ipv4, moved.Ipv6, moved.Revision = IPv4Word(podB.ipv4.Next()), IPv6Bytes(podB.ipv6.Next()), 100
 		n.update(MapEndpointFacts, uint32(podB.id), moved)
-		n.refused(podA, open.tcp(t, "A"), events.StaleIP)
+		n.wantEgressDrop(podA, open.tcp(t, "A"), events.StaleIP)
 		n.wantFlows(family, 0, 1) // the collector removes it
 	})
 }
@@ -281,8 +281,8 @@ func TestPrivilegedConntrack_CheckMismatch(t *testing.T) {
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.changeFlows("est", family, func(e *CtEntry) { e.Check ^= 2 })
-		n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
-		n.refused(podA, open.tcp(t, "A"), events.PolicyDenied) // the policies do not allow the other direction
+		n.wantEgressDrop(podB, back.tcp(t, "A"), events.PolicyDenied)
+		n.wantEgressDrop(podA, open.tcp(t, "A"), events.PolicyDenied) // the policies do not allow the other direction
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.wantFlows(family, 0, 1)
@@ -299,7 +299,7 @@ func TestPrivilegedConntrack_AnotherConnection(t *testing.T) {
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 
 		// Pod a allows no ingress. The connection that the dropped packet would have replaced continues.
-		n.refused(podB, back.tcp(t, "S"), events.PolicyDenied)
+		n.wantEgressDrop(podB, back.tcp(t, "S"), events.PolicyDenied)
 		n.passes(podB, back.tcp(t, "A"), actRedirect)
 		n.wantFlows(family, 0, 1)
 
@@ -307,7 +307,7 @@ func TestPrivilegedConntrack_AnotherConnection(t *testing.T) {
 		n.passes(podB, back.tcp(t, "FA"), actRedirect)
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.wantTimeout("est", family, time.Minute)
-		if f := n.onlyFlow("est", family); f.Packets != 1 || f.Flags&^CtOpenerSecond != 0 {
+		if f := n.onlyFlow("est", family); f.Packets != 1 || f.Flags&^CtInitiatorSecond != 0 {
 			t.Errorf("flow %+v", f)
 		}
 		// A retransmitted SYN starts no connection.
@@ -348,14 +348,14 @@ func TestPrivilegedConntrack_ViaStack(t *testing.T) {
 }
 
 // Protocols without ports have flows too, identified by addresses alone.
-func TestPrivilegedConntrack_OfOtherProtocols(t *testing.T) {
+func TestPrivilegedConntrack_OtherProtocols(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.closed(podA)
 		esp := sent(podA, podA.addr(family), podB.addr(family))
 		n.passes(podA, esp.raw(t, 50), actRedirect)
 		n.passes(podB, esp.back(podB).raw(t, 50), actRedirect)
-		n.refused(podB, esp.back(podB).raw(t, 47), events.PolicyDenied)
+		n.wantEgressDrop(podB, esp.back(podB).raw(t, 47), events.PolicyDenied)
 	})
 }
 
@@ -386,7 +386,7 @@ func TestCtTicks(t *testing.T) {
 }
 
 // A key and its entry determine the initiator of the flow.
-func TestPrivilegedConntrack_NamesForPeople(t *testing.T) {
+func TestPrivilegedConntrack_NamesInitiatorAndResponder(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	ask := func(p, to pod, family int) {
@@ -408,7 +408,7 @@ func TestPrivilegedConntrack_NamesForPeople(t *testing.T) {
 				nextKey(t, n.maps[MapCtNew6], &k)
 				got = NewCtFlow6(&k, &e)
 			}
-			want := CtFlow{Opener: netip.AddrPortFrom(c.from.addr(family), 5000), Target: netip.AddrPortFrom(c.to.addr(family), 80), Protocol: protoTCP}
+			want := CtFlow{Initiator: netip.AddrPortFrom(c.from.addr(family), 5000), Responder: netip.AddrPortFrom(c.to.addr(family), 80), Protocol: protoTCP}
 			if got != want {
 				t.Errorf("flow %+v, want %+v", got, want)
 			}

@@ -13,8 +13,8 @@
 #include "deliver_in.h"
 #include "encap.h"
 #include "endpoint.h"
+#include "established.h"
 #include "flow.h"
-#include "goes_on.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "mark.h"
@@ -82,7 +82,7 @@ __attribute__((noinline)) int decap_read(struct __sk_buff *skb, const struct flo
 	if (!flow || !in || !decap_outer(skb, flow) || !(head = packet_head(skb, ENCAP_INNER + sizeof(struct iphdr))))
 		return 0;
 	outer = head + ETH_HLEN;
-	if ((outer->ip.tos & DECAP_ECN_CE) == DECAP_ECN_CE) /* the packet inside would have to tell of the congestion */
+	if ((outer->ip.tos & DECAP_ECN_CE) == DECAP_ECN_CE) /* the inner packet would have to carry the congestion mark */
 		return 0;
 	if (ETH_HLEN + sizeof(outer->ip) + bpf_ntohs(outer->udp.len) != skb->len || outer->flags != bpf_htonl(VXLAN_FLAGS))
 		return 0;
@@ -157,7 +157,7 @@ __attribute__((noinline)) int decap_deliver(struct __sk_buff *skb, const struct 
 	if (!to)
 		return DROP(FILE_DECAP, REASON_NO_ENDPOINT);
 	skb->mark = mark_of(identity); /* that of overlay_ingress */
-	established = whole_read(skb, &packet) && goes_on(skb, &packet, to, 1, mark_identity(mark_of(identity)));
+	established = whole_read(skb, &packet) && established_passes(skb, &packet, to, 1, mark_identity(mark_of(identity)));
 	if (!established)
 		skb->tc_index = ENCAP_TC_INDEX;
 	return deliver_in(skb, to, established);

@@ -105,8 +105,8 @@ func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 			identity uint32
 		}{
 			"a known pod":                       {inside(src, dst), otherNode[4], identityDistant, identityDistant},
-			"a pod of which the range is known": {inside(src.Next(), dst), otherNode[4], identityTold, identityTold},
-			"an identity that is not known":     {inside(src.Next(), dst), otherNode[4], 0x4799, 0},
+			"a pod in a known range":            {inside(src.Next(), dst), otherNode[4], identityFromVNI, identityFromVNI},
+			"an unknown identity":               {inside(src.Next(), dst), otherNode[4], 0x4799, 0},
 			"a node":                            {inside(otherNode[family], dst), otherNode[4], 6, 6},
 			"of a third node":                   {inside(thirdPod[family], dst), thirdNode[4], identityDistant, identityDistant},
 			"two hops are left":                 {inside(src, dst).withHops(2), otherNode[4], identityDistant, identityDistant},
@@ -126,7 +126,7 @@ func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 				}
 			})
 		}
-		t.Run("of an agent that sets other fields", func(t *testing.T) { // Cilium writes the MAC addresses of the pod's link, and an IP ID
+		t.Run("of an agent with other fields", func(t *testing.T) { // Cilium writes the MAC addresses of the pod's link, and an IP ID
 			n, frame := n.as(t), fromNode(t, otherNode[4], identityDistant, unpadded(inside(src, dst).bytes(t)))
 			copy(frame[innerAt-14:], []byte{2, 0, 0, 0, 0, 7, 6, 0, 0, 0, 0, 9})
 			copy(frame[outerIPAt+4:], []byte{0x12, 0x34, 0, 0, 57}) // ID, no DF, TTL
@@ -142,7 +142,7 @@ func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 		if c := n.count(events.VNIDiffers, DirectionIngress); c.Packets != 0 {
 			t.Errorf("differences of the VNI: %+v", c)
 		}
-		n.run(NetdevIngress, ifUplink, fromNode(t, otherNode[4], identityTold, unpadded(inside(src, dst).bytes(t))))
+		n.run(NetdevIngress, ifUplink, fromNode(t, otherNode[4], identityFromVNI, unpadded(inside(src, dst).bytes(t))))
 		if c := n.count(events.VNIDiffers, DirectionIngress); c.Packets != 1 {
 			t.Errorf("differences of the VNI: %+v, want 1", c)
 		}
@@ -170,38 +170,38 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheDevice(t *testing.T) {
 			return edit(func(frame []byte) []byte { frame[at] = value; return frame })
 		}
 		cases := map[string][]byte{
-			"VNI 0":                              with(0, src, dst),
-			"VNI 1":                              with(1, src, dst),
-			"a reserved bit behind the VNI":      set(vxlanAt+7, 1),
-			"other flags":                        set(vxlanAt, 0x88),
-			"no VNI":                             set(vxlanAt, 0),
-			"a pod of a third node":              with(5, thirdPod[family], dst),
-			"a pod of this node":                 with(5, podB.addr(family), dst),
-			"a client outside":                   with(2, client[family], dst),
-			"to no pod":                          with(5, src, podB.addr(family).Next()),
-			"to the node":                        with(5, src, gateways[family]),
-			"to a third node":                    with(5, src, thirdPod[family]),
-			"to the outside":                     with(5, src, client[family]),
-			"the hops run out":                   fromNode(t, otherNode[4], 5, unpadded(inside(src, dst).withHops(1).bytes(t))),
-			"congestion outside":                 set(outerIPAt+1, 3),
-			"the outer packet is a fragment":     set(outerIPAt+6, 0x20),
-			"a UDP length that is too long":      edit(func(f []byte) []byte { f[outerUDPAt+5]++; return f }),
-			"a UDP length that is too short":     edit(func(f []byte) []byte { f[outerUDPAt+5]--; return f }),
-			"a UDP checksum that is not checked": set(outerUDPAt+6, 1),
-			"neither IPv4 nor IPv6":              set(innerAt-2, 0x09),
+			"VNI 0":                          with(0, src, dst),
+			"VNI 1":                          with(1, src, dst),
+			"a reserved bit after the VNI":   set(vxlanAt+7, 1),
+			"other flags":                    set(vxlanAt, 0x88),
+			"no VNI":                         set(vxlanAt, 0),
+			"a pod of a third node":          with(5, thirdPod[family], dst),
+			"a pod of this node":             with(5, podB.addr(family), dst),
+			"a client outside":               with(2, client[family], dst),
+			"to no pod":                      with(5, src, podB.addr(family).Next()),
+			"to the node":                    with(5, src, gateways[family]),
+			"to a third node":                with(5, src, thirdPod[family]),
+			"to the outside":                 with(5, src, client[family]),
+			"the hops run out":               fromNode(t, otherNode[4], 5, unpadded(inside(src, dst).withHops(1).bytes(t))),
+			"congestion outside":             set(outerIPAt+1, 3),
+			"the outer packet is a fragment": set(outerIPAt+6, 0x20),
+			"UDP length too long":            edit(func(f []byte) []byte { f[outerUDPAt+5]++; return f }),
+			"UDP length too short":           edit(func(f []byte) []byte { f[outerUDPAt+5]--; return f }),
+			"an unchecked UDP checksum":      set(outerUDPAt+6, 1),
+			"neither IPv4 nor IPv6":          set(innerAt-2, 0x09),
 			"the EtherType of the other family": edit(func(f []byte) []byte {
 				copy(f[innerAt-2:], map[int]string{6: "\x08\x00", 4: "\x86\xdd"}[family])
 				return f
 			}),
 			"another version": set(innerAt, 0x75),
-			"padding behind the packet": edit(func(f []byte) []byte {
+			"padding after the packet": edit(func(f []byte) []byte {
 				f = append(f, 0, 0)
 				binary.BigEndian.PutUint16(f[outerIPAt+2:], uint16(len(f)-outerIPAt))
 				binary.BigEndian.PutUint16(f[outerUDPAt+4:], uint16(len(f)-outerUDPAt))
 				return f
 			}),
-			"padding behind the frame": append(plain(), 0, 0),
-			"a tunnel in the tunnel":   fromNode(t, otherNode[4], 5, fromNode(t, otherNode[4], 5, unpadded(inside(src, dst).bytes(t)))),
+			"padding after the frame": append(plain(), 0, 0),
+			"a tunnel in the tunnel":  fromNode(t, otherNode[4], 5, fromNode(t, otherNode[4], 5, unpadded(inside(src, dst).bytes(t)))),
 			"options outside": func() []byte {
 				frame := plain()
 				frame = slices.Insert(frame, outerUDPAt, 1, 1, 1, 1)
@@ -246,7 +246,7 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheDevice(t *testing.T) {
 		t.Run("from no node", func(t *testing.T) {
 			n.as(t).wantDrop(NetdevIngress, ifUplink, fromNode(t, client[4], 5, unpadded(inside(src, dst).bytes(t))), events.NoNode, DirectionIngress)
 		})
-		t.Run("longer than the link of the pod takes", func(t *testing.T) {
+		t.Run("longer than the MTU of the pod's link", func(t *testing.T) {
 			n, long := n.as(t), inside(src, dst)
 			long.payload = make([]byte, 1500)
 			frame := fromNode(t, otherNode[4], 5, long.bytes(t))
@@ -287,7 +287,7 @@ func TestPrivilegedNetdevIngress_DecapsulatesWhenAllHooksAreNew(t *testing.T) {
 }
 
 // Each family is decapsulated only on kernels that support it.
-func TestPrivilegedNetdevIngress_DecapsulatesWhatTheKernelCan(t *testing.T) {
+func TestPrivilegedNetdevIngress_DecapsulatesSupportedFamilies(t *testing.T) {
 	t.Parallel()
 	for modes, families := range map[uint32][]int{EncapReceivesIPv4: {4}, EncapReceivesIPv6: {6}, EncapSends: nil} {
 		onTunnelWith(t, modes, func(t *testing.T, n *node, family int) {

@@ -24,9 +24,9 @@ static __always_inline verdict deliver_peer(struct __sk_buff *skb, const struct 
 	return v == CONTINUE ? deliver_addressed(skb, to) : v;
 }
 
-/* deliver_answer returns the gateway's reply to the pod that sent the request. The request may have been a broadcast, and the pod's kernel accepts replies at
+/* deliver_reply returns the gateway's reply to the pod that sent the request. The request may have been a broadcast, and the pod's kernel accepts replies at
  * once only if they are addressed to it. Newer kernels reset the packet type on this path. */
-static __always_inline verdict deliver_answer(struct __sk_buff *skb, const struct endpoint_facts *self)
+static __always_inline verdict deliver_reply(struct __sk_buff *skb, const struct endpoint_facts *self)
 {
 	bpf_skb_change_type(skb, PACKET_HOST);
 	return deliver_peer(skb, self);

@@ -9,10 +9,10 @@
 #include <bpf/bpf_helpers.h>
 #include "endpoint.h"
 #include "ipcache.h"
-#include "leave.h"
 #include "nodes.h"
 #include "protocol.h"
 #include "reasons.h"
+#include "route.h"
 #include "whole.h"
 
 /* 1 when there is a tunnel, and programs forward packets between pods and pods of nodes that are reached past the tunnel. */
@@ -54,8 +54,8 @@ static __always_inline struct node *direct_node(const struct addr_key *addr)
 	return node->mode == NODE_DIRECT ? node : NULL;
 }
 
-/* direct_ask fills in the parameters of a FIB lookup from one end of a packet to the other, for a packet that arrives on the device of this one. */
-static __always_inline void direct_ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct whole *packet, const struct addr_key *from,
+/* direct_fib fills in the parameters of a FIB lookup from one end of a packet to the other, for a packet that arrives on the device of this one. */
+static __always_inline void direct_fib(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct whole *packet, const struct addr_key *from,
 				       const struct addr_key *to)
 {
 	fib->ifindex = skb->ifindex;
@@ -73,5 +73,5 @@ static __always_inline void direct_ask(struct __sk_buff *skb, struct bpf_fib_loo
 	fib->ipv4_dst = *(const __be32 *)to->addr;
 }
 
-/* direct_answered reports whether the FIB lookup found a route. If the neighbour's link address is unknown, the kernel resolves it when the packet is sent. */
-static __always_inline int direct_answered(long found) { return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH; }
+/* direct_found reports whether the FIB lookup found a route. If the neighbour's link address is unknown, the kernel resolves it when the packet is sent. */
+static __always_inline int direct_found(long found) { return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH; }

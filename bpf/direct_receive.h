@@ -11,7 +11,7 @@
 #include "deliver_in.h"
 #include "direct.h"
 #include "endpoint.h"
-#include "goes_on.h"
+#include "established.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "packet.h"
@@ -39,8 +39,8 @@ __attribute__((noinline)) int direct_returns(struct __sk_buff *skb, const struct
 
 	if (!packet)
 		return 0;
-	direct_ask(skb, &fib, packet, &packet->to, &packet->from);
-	return direct_answered(bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) && fib.ifindex == skb->ifindex;
+	direct_fib(skb, &fib, packet, &packet->to, &packet->from);
+	return direct_found(bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) && fib.ifindex == skb->ifindex;
 }
 
 /* direct_hop decrements the TTL of a received packet. It is a separate function, so that the verifier checks the code after it once. */
@@ -64,7 +64,7 @@ __attribute__((noinline)) int direct_receive(struct __sk_buff *skb, int establis
 		return PASS;
 	if (!(facts = direct_target(skb, &packet)) || !direct_returns(skb, &packet))
 		return PASS;
-	if (established && !goes_on(skb, &packet, facts, 0, IDENTITY_UNKNOWN))
+	if (established && !established_passes(skb, &packet, facts, 0, IDENTITY_UNKNOWN))
 		return PASS;
 	if ((v = direct_hop(skb, packet.family)) != CONTINUE)
 		return v;

@@ -8,12 +8,12 @@
 #include <bpf/bpf_helpers.h>
 #include "direct.h"
 #include "endpoint.h"
+#include "evaluate.h"
 #include "ipv4.h"
 #include "ipv6.h"
-#include "judge.h"
-#include "leave.h"
 #include "masquerade_maps.h"
 #include "reasons.h"
+#include "route.h"
 #include "whole.h"
 
 /* direct_leads reports whether the destination is a pod of another node to which routes lead, and sets the MTU of the path. */
@@ -38,7 +38,7 @@ __attribute__((noinline)) int direct_route(struct __sk_buff *skb, struct direct 
 		return PASS;
 	if (out->mtu && out->packet.segment > out->mtu)
 		return STEP_TOO_BIG;
-	direct_ask(skb, &fib, &out->packet, &out->packet.from, &out->packet.to);
+	direct_fib(skb, &fib, &out->packet, &out->packet.from, &out->packet.to);
 	if (out->packet.protocol == IPPROTO_TCP || out->packet.protocol == IPPROTO_UDP)
 		bpf_skb_load_bytes(skb, whole_at(&out->packet), ports, sizeof(ports));
 	fib.sport = ports[0];
@@ -49,7 +49,7 @@ __attribute__((noinline)) int direct_route(struct __sk_buff *skb, struct direct 
 		out->mtu = fib.mtu_result;
 		return STEP_TOO_BIG;
 	}
-	if (!direct_answered(found))
+	if (!direct_found(found))
 		return PASS;
 	out->ifindex = fib.ifindex;
 	out->hop.nh_family = fib.family;
@@ -72,7 +72,7 @@ __attribute__((noinline)) int direct_send(struct __sk_buff *skb, const struct en
 		if (!whole_is_rejected(&out.packet, out.mtu))
 			return PASS;
 		*mtu = out.mtu;
-		return DROP_ALOUD(FILE_DIRECT_SEND, REASON_TOO_BIG);
+		return DROP_REJECT(FILE_DIRECT_SEND, REASON_TOO_BIG);
 	}
 	if (v != CONTINUE || !bpf_map_lookup_elem(&netdevs, &out.ifindex))
 		return PASS;

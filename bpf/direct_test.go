@@ -84,7 +84,7 @@ func TestPrivilegedReal_DirectWithoutOffloads(t *testing.T) {
 }
 
 // A datagram that is too long for the path, its route or its device causes an ICMP error; its sender learns the MTU, and a stream adapts its segment size.
-func TestPrivilegedReal_DirectIsTooNarrow(t *testing.T) {
+func TestPrivilegedReal_DirectMTUExceeded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		route  int    // MTU of the route to the pod; 0 leaves it unchanged
@@ -149,7 +149,7 @@ func (s *surroundings) dialUDP(t *testing.T, to netip.AddrPort) (conn *net.UDPCo
 		var err error
 		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 		check(t, err)
-		check(t, conn.SetDeadline(time.Now().Add(patience)))
+		check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	})
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -171,7 +171,7 @@ func TestPrivilegedReal_DirectErrors(t *testing.T) {
 				check(t, err)
 			})
 			defer conn.Close()
-			check(t, conn.SetDeadline(time.Now().Add(patience)))
+			check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 			_, err := conn.Write([]byte("anybody?"))
 			check(t, err)
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
@@ -183,7 +183,7 @@ func TestPrivilegedReal_DirectErrors(t *testing.T) {
 
 // The policy of the local pod applies to packets that a pod of another node sends past the stack. The sender's identity is found by its address, as without
 // direct forwarding.
-func TestPrivilegedReal_DirectIsJudged(t *testing.T) {
+func TestPrivilegedReal_DirectIsEvaluated(t *testing.T) {
 	t.Parallel()
 	s := newDirectNode(t, alone, NodeDirect)
 	for _, family := range families {
@@ -411,12 +411,12 @@ func TestPrivilegedNetdevIngress_DeliversDirectly(t *testing.T) {
 				}
 			})
 		}
-		t.Run("a client of a service whose backend is here", func(t *testing.T) {
+		t.Run("a client of a service with a local backend", func(t *testing.T) {
 			n, frontend := s.in(t), on(nodeIn[family], 8080)
 			n.serve(60, frontend, loadbalancer.TCP, 0, on(podA.addr(family), 80))
-			asks := flow{from: networkMAC, to: device, src: distantPod[family], dst: frontend.Addr()}.ports(4004, 8080)
+			request := flow{from: networkMAC, to: device, src: distantPod[family], dst: frontend.Addr()}.ports(4004, 8080)
 			served := flow{from: podA.host, to: podA.mac, src: distantPod[family], dst: podA.addr(family)}.ports(4004, 80).withHops(63)
-			n.wantPacket(n.run(NetdevIngress, ifBackbone, unpadded(asks.tcp(t, "S"))), actRedirect, unpadded(served.tcp(t, "S")))
+			n.wantPacket(n.run(NetdevIngress, ifBackbone, unpadded(request.tcp(t, "S"))), actRedirect, unpadded(served.tcp(t, "S")))
 		})
 	})
 }
@@ -446,7 +446,7 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheStack(t *testing.T) {
 			"of an unknown pod":                    unpadded(from(distantPod[family].Next(), pod).bytes(t)),
 			"of the other node":                    unpadded(from(otherNode[family], pod).bytes(t)),
 			"of the world":                         unpadded(from(client[family], pod).bytes(t)),
-			"of a pod here":                        unpadded(from(podB.addr(family), pod).bytes(t)),
+			"of a local pod":                       unpadded(from(podB.addr(family), pod).bytes(t)),
 			"to this node":                         unpadded(from(distantPod[family], nodeIn[family]).bytes(t)),
 			"to the gateway of the pods":           unpadded(from(distantPod[family], gateways[family]).bytes(t)),
 			"to no pod":                            unpadded(from(distantPod[family], podB.addr(family).Next()).bytes(t)),
@@ -459,7 +459,7 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheStack(t *testing.T) {
 		t.Run("segments longer than the link of the pod", func(t *testing.T) {
 			stack(t, s.in(t), skBuff{Ifindex: ifBackbone, GsoSize: 1490, GsoSegs: 2}, large.bytes(t))
 		})
-		t.Run("by another device than that of the route to its source", func(t *testing.T) {
+		t.Run("by a device without the route to its source", func(t *testing.T) {
 			frame := framed(frame, uplinkMAC, networkMAC)
 			stack(t, s.in(t), skBuff{Ifindex: ifUplink}, frame)
 		})

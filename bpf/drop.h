@@ -62,7 +62,7 @@ __attribute__((noinline)) int drop(struct __sk_buff *skb, verdict v, const struc
 		return TC_ACT_SHOT;
 	endpoint = seen->endpoint;
 	metrics_count(reason, seen->direction, skb->len);
-	if (reason != REASON_HOUSEKEEPING && token_take(bpf_map_lookup_elem(&drop_tokens, &endpoint)))
+	if (reason != REASON_CONTROL_TRAFFIC && token_take(bpf_map_lookup_elem(&drop_tokens, &endpoint)))
 		drop_report(skb, reason, drop_file_of(v), drop_line_of(v), seen);
 	return TC_ACT_SHOT;
 }

@@ -48,15 +48,15 @@ const (
 	probedLength = 128
 )
 
-// room is a change of the headers of a packet.
-type room struct {
+// roomAdjustment is a change of the headers of a packet.
+type roomAdjustment struct {
 	mode   uint32
 	name   string
 	length int32
 	flags  int64
 }
 
-var rooms = []room{
+var roomAdjustments = []roomAdjustment{
 	{EncapSends, "frames to other nodes", overhead, fixedGSO | outerIPv4 | outerUDP | innerEther | innerLength},
 	{EncapReceivesIPv4, "frames from them with IPv4 inside", -overhead, noCsumReset},
 	{EncapReceivesIPv6, "frames from them with IPv6 inside", -overhead, noCsumReset | toIPv6},
@@ -64,14 +64,14 @@ var rooms = []room{
 
 // probeEncap runs a program that changes the headers of a packet in each way.
 func probeEncap() (s EncapSupport) {
-	var refused []string
-	for _, r := range rooms {
+	var failures []string
+	for _, r := range roomAdjustments {
 		err := r.try()
 		if err == nil {
 			s.Modes |= r.mode
 			continue
 		}
-		refused = append(refused, fmt.Sprintf("%s: %v", r.name, err))
+		failures = append(failures, fmt.Sprintf("%s: %v", r.name, err))
 	}
 	// A family is sent only if it is also received: otherwise the node's connection tracking sees one direction of each connection and marks it as invalid.
 	for receives, sends := range map[uint32]uint32{EncapReceivesIPv4: EncapSendsIPv4, EncapReceivesIPv6: EncapSendsIPv6} {
@@ -79,14 +79,14 @@ func probeEncap() (s EncapSupport) {
 			s.Modes &^= sends
 		}
 	}
-	if len(refused) > 0 {
-		s.Err = errors.New(strings.Join(refused, "; "))
+	if len(failures) > 0 {
+		s.Err = errors.New(strings.Join(failures, "; "))
 	}
 	return s
 }
 
 // try returns why the kernel does not make this change to a packet, and nil when it does.
-func (r room) try() error {
+func (r roomAdjustment) try() error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "encap_probe", Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{
 		asm.Mov.Imm(asm.R2, r.length),
 		asm.Mov.Imm(asm.R3, roomAtMAC),
@@ -106,7 +106,7 @@ func (r room) try() error {
 		return fmt.Errorf("run a program that calls bpf_skb_adjust_room: %w", err)
 	}
 	if code != 0 {
-		return fmt.Errorf("the kernel refuses flags %#x of bpf_skb_adjust_room: error %d", uint64(r.flags), int32(code))
+		return fmt.Errorf("the kernel rejects flags %#x of bpf_skb_adjust_room: error %d", uint64(r.flags), int32(code))
 	}
 	if got, want := len(options.DataOut), probedLength+int(r.length); got != want {
 		return fmt.Errorf("bpf_skb_adjust_room made a packet of %d bytes of one of %d, want %d", got, probedLength, want)

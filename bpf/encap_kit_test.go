@@ -115,7 +115,7 @@ func wireFarTunnel() error {
 }
 
 // attach attaches a program that passes every packet.
-func attach(handle *tc.Handle, at tc.Place, code ...asm.Instruction) error {
+func attach(handle *tc.Handle, at tc.AttachPoint, code ...asm.Instruction) error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: append(asm.Instructions(code), asm.Mov.Imm(asm.R0, actOK), asm.Return())})
 	if err != nil {
 		return err
@@ -169,13 +169,13 @@ func (s *surroundings) outerOf(t *testing.T, send func() error) []byte {
 	s.distant.Do(func() {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
 		check(t, err)
-		timeout := unix.NsecToTimeval(patience.Nanoseconds())
+		timeout := unix.NsecToTimeval(testTimeout.Nanoseconds())
 		check(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
 		go func() {
 			defer unix.Close(fd)
 			defer close(frame)
 			buf := make([]byte, 4096)
-			for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+			for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
 				var n int
 				var from unix.Sockaddr
 				if err := uninterrupted(func() (err error) { n, from, err = unix.Recvfrom(fd, buf, 0); return err }); err != nil {

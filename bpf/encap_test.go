@@ -85,7 +85,7 @@ func TestPrivilegedReal_TunnelWithoutOffloads(t *testing.T) {
 }
 
 // Programs build the same frames as the tunnel device, except for the identification of the outer packet.
-func TestPrivilegedReal_TunnelFramesEqualThoseOfTheDevice(t *testing.T) {
+func TestPrivilegedReal_TunnelFramesEqualDeviceFrames(t *testing.T) {
 	t.Parallel()
 	byDevice, byProgram := newTunnelNode(t, 0), newTunnelNode(t, EncapSends)
 	for _, family := range families {
@@ -139,7 +139,7 @@ func TestPrivilegedReal_TunnelFramesEqualThoseOfTheDevice(t *testing.T) {
 
 // A datagram that is too long for the tunnel, for the path to the node, or for the route of the outer packet, causes an ICMP error; its sender learns the
 // MTU, and a stream adapts its segment size.
-func TestPrivilegedReal_TunnelIsTooNarrow(t *testing.T) {
+func TestPrivilegedReal_TunnelMTUExceeded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		mtu    uint32 // of the tunnel
@@ -177,7 +177,7 @@ func TestPrivilegedReal_TunnelIsTooNarrow(t *testing.T) {
 					check(t, err)
 				})
 				defer client.Close()
-				check(t, client.SetDeadline(time.Now().Add(patience)))
+				check(t, client.SetDeadline(time.Now().Add(testTimeout)))
 				header := map[int]int{4: 28, 6: 48}[family]
 				if _, err := client.Write(make([]byte, c.want-header+1)); err != nil {
 					t.Fatalf("IPv%d: %v", family, err)
@@ -229,16 +229,16 @@ func pathMTU(conn *net.UDPConn, family int) (mtu int) {
 }
 
 // Packets that programs do not encapsulate pass through the stack and the device as if programs encapsulated none.
-func TestPrivilegedReal_TunnelByTheDeviceWhereProgramsCannot(t *testing.T) {
+func TestPrivilegedReal_TunnelFallsBackToDevice(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare  func(s *surroundings) error
 		size     int
 		families []int
 	}{
-		"no MTU is known":                          {func(s *surroundings) error { s.update(MapEncap, uint32(0), Encap{}); return nil }, 100, families},
-		"the device that leads out has no program": {func(s *surroundings) error { return s.maps[MapNetdevs].Delete(uint32(ifBackbone)) }, 100, families},
-		"less fits than IPv6 demands": {func(*surroundings) error {
+		"no MTU is known":                    {func(s *surroundings) error { s.update(MapEncap, uint32(0), Encap{}); return nil }, 100, families},
+		"the external device has no program": {func(s *surroundings) error { return s.maps[MapNetdevs].Delete(uint32(ifBackbone)) }, 100, families},
+		"MTU below the minimum of IPv6": {func(*surroundings) error {
 			return netlink.RouteReplace(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(otherNode[4]), MTU: 1300, MTULock: true})
 		}, 1220, []int{6}}, // the device fragments the outer packet
 	} {
@@ -313,7 +313,7 @@ func TestPrivilegedReal_TunnelErrors(t *testing.T) {
 						check(t, err)
 					})
 					defer conn.Close()
-					check(t, conn.SetDeadline(time.Now().Add(patience)))
+					check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 					_, err := conn.Write([]byte("anybody?"))
 					check(t, err)
 					if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {

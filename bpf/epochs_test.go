@@ -40,8 +40,8 @@ func TestPrivilegedConntrack_IdentityOfThePeerChanges(t *testing.T) {
 		n.raise(MapEpochShards, EpochShard(peer.Next()))
 		n.arrives(podA, ifUplink, answer.bytes(t)) // the epoch of another address
 		n.raise(MapEpochShards, EpochShard(peer))
-		n.stopped(podA, ifUplink, answer.bytes(t), events.PolicyDenied)
-		n.refused(podA, ask.bytes(t), events.PolicyDenied)
+		n.wantIngressDrop(podA, ifUplink, answer.bytes(t), events.PolicyDenied)
+		n.wantEgressDrop(podA, ask.bytes(t), events.PolicyDenied)
 		// The peer gets its previous identity again.
 		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
 		n.raise(MapEpochs, EpochIPCache)
@@ -62,7 +62,7 @@ func TestPrivilegedConntrack_EpochsOfAnotherGeneration(t *testing.T) {
 		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar + 1})
 		n.update(MapEpochShards, EpochShard(peer), uint32(0))
 		n.raise(MapEpochs, EpochIPCache)
-		n.refused(podA, ask.bytes(t), events.PolicyDenied)
+		n.wantEgressDrop(podA, ask.bytes(t), events.PolicyDenied)
 	})
 }
 

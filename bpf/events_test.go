@@ -46,10 +46,10 @@ func (n *node) wantNext(got outcome, reason events.Reason) {
 }
 
 // Drops of packets without an endpoint share one bucket and are reported too.
-func TestPrivilegedEvents_Nobody(t *testing.T) {
+func TestPrivilegedEvents_NoEndpoint(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.wantNext(n.run(PodEgress, ifStranger, sent(podA, podA.ipv4, podB.ipv4).bytes(t)), events.UnknownSender)
+	n.wantNext(n.run(PodEgress, ifUnmanaged, sent(podA, podA.ipv4, podB.ipv4).bytes(t)), events.UnknownSender)
 	var bucket TokenBucket
 	if err := n.maps[MapDropTokens].Lookup(uint32(0), &bucket); err != nil || bucket.Tokens == 0 || bucket.Refilled == 0 {
 		t.Errorf("bucket %+v, %v", bucket, err)

@@ -91,9 +91,9 @@ static __always_inline struct service_key fast_target(const struct fast *packet,
 	return to;
 }
 
-/* fast_unanswered finds the flow of a datagram that has no reply yet: one-way UDP is never established. The look-up is repeated for each datagram, so a service
+/* fast_without_reply finds the flow of a datagram that has no reply yet: one-way UDP is never established. The look-up is repeated for each datagram, so a service
  * that is created meanwhile gets the next one. */
-static __always_inline struct ct_entry *fast_unanswered(const struct fast *packet, const union ct_key *key, const __u8 family)
+static __always_inline struct ct_entry *fast_without_reply(const struct fast *packet, const union ct_key *key, const __u8 family)
 {
 	struct service_key to = fast_target(packet, family);
 	struct ct_entry *entry;
@@ -115,14 +115,14 @@ static __always_inline __u32 fast_epochs(const struct fast *packet, const struct
 	return epochs_of(&to.addr, 0);
 }
 
-/* fast_goes_on reports whether the packet changes nothing about a flow. */
-static __always_inline int fast_goes_on(const struct fast *packet, const struct ct_entry *entry, __u32 now, const __u8 family)
+/* fast_is_established reports whether the packet changes nothing about a flow. */
+static __always_inline int fast_is_established(const struct fast *packet, const struct ct_entry *entry, __u32 now, const __u8 family)
 {
 	__u32 flags = entry->flags;
 
 	if (entry->check != packet->check || ct_expired(entry, now) || (flags & (CT_TRANSLATED | CT_RESET | CT_BY_TUNNEL)))
 		return 0;
-	if (packet->l4.protocol == IPPROTO_TCP && (!(flags & CT_STANDS) || (flags & CT_CLOSING) == (CT_OPENER_FIN | CT_TARGET_FIN)))
+	if (packet->l4.protocol == IPPROTO_TCP && (!(flags & CT_ESTABLISHED) || (flags & CT_CLOSING) == (CT_INITIATOR_FIN | CT_RESPONDER_FIN)))
 		return 0;
 	return entry->epochs == fast_epochs(packet, entry, family);
 }
@@ -219,8 +219,8 @@ static __always_inline int fast_send(struct __sk_buff *skb, const struct fast *p
 	int action;
 
 	if (!entry && packet->l4.protocol == IPPROTO_UDP)
-		entry = fast_unanswered(packet, key, family);
-	if (!entry || !fast_goes_on(packet, entry, now, family))
+		entry = fast_without_reply(packet, key, family);
+	if (!entry || !fast_is_established(packet, entry, now, family))
 		return NOT_FAST;
 	if (!(self = fast_sender(skb, entry, packet->second)) || !fast_addressed(packet->frame, self))
 		return NOT_FAST;

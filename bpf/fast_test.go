@@ -14,25 +14,25 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// twins are two nodes that differ only in the fast path.
-type twins struct{ fast, slow *node }
+// nodePair are two nodes that differ only in the fast path.
+type nodePair struct{ fast, slow *node }
 
-func newTwins(t *testing.T) twins {
+func newNodePair(t *testing.T) nodePair {
 	t.Helper()
 	with := func(fast uint32) *node {
 		return newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableFastPath: fast}, nil)
 	}
-	return twins{with(1), with(0)}
+	return nodePair{with(1), with(0)}
 }
 
 // both makes the same change to both nodes.
-func (w twins) both(do func(n *node)) {
+func (w nodePair) both(do func(n *node)) {
 	do(w.fast)
 	do(w.slow)
 }
 
 // send runs one packet through both nodes and compares action, packet, mark and reason.
-func (w twins) send(t *testing.T, program string, in skBuff, packet []byte) outcome {
+func (w nodePair) send(t *testing.T, program string, in skBuff, packet []byte) outcome {
 	t.Helper()
 	w.slow.ns.Enter() // both namespaces have the same devices
 	a, b := w.fast.runSkb(program, in, packet), w.slow.runSkb(program, in, packet)
@@ -50,7 +50,7 @@ func (w twins) send(t *testing.T, program string, in skBuff, packet []byte) outc
 }
 
 // equal compares the entries and counters of both nodes.
-func (w twins) equal(t *testing.T, family int) {
+func (w nodePair) equal(t *testing.T, family int) {
 	t.Helper()
 	for _, class := range []string{"new", "burst", "est"} {
 		var of [2][]CtEntry
@@ -117,7 +117,7 @@ func fastTraffic(t *testing.T, random *rand.Rand, family int) (program string, i
 		packet = kind(received(podA, far, a).ports(dport, sport).withHops(hops))
 	}
 	if program == PodEgress && random.IntN(12) == 0 {
-		in.Ifindex = []uint32{ifPodA, ifPodB, ifStranger}[random.IntN(3)]
+		in.Ifindex = []uint32{ifPodA, ifPodB, ifUnmanaged}[random.IntN(3)]
 	}
 	if random.IntN(8) == 0 {
 		packet = mutate(random, packet)
@@ -126,10 +126,10 @@ func fastTraffic(t *testing.T, random *rand.Rand, family int) (program string, i
 }
 
 // For random packets and random changes, the fast path behaves like the slow path.
-func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
+func TestPrivilegedFast_EqualsSlowPath(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
-		w, random := newTwins(t), testseed.New(t)
+		w, random := newNodePair(t), testseed.New(t)
 		delivered := 0
 		for i := range 12_000 {
 			switch random.IntN(150) {
@@ -183,19 +183,19 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 }
 
 // A datagram without a reply is sent again: when its destination has become a service, it goes to a backend.
-func TestPrivilegedFast_UnansweredDatagramsMeetAService(t *testing.T) {
+func TestPrivilegedFast_UnrepliedDatagram_ReachesNewService(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		for range 3 {
-			n.passes(podA, askService(family, 5000).bytes(t), actOK)
+			n.passes(podA, serviceRequest(family, 5000).bytes(t), actOK)
 		}
 		n.service(family, protoUDP, at(podB.addr(family)))
-		n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
+		n.wantPacket(n.run(PodEgress, ifPodA, serviceRequest(family, 5000).bytes(t)), actRedirect, translatedRequest(family, podB, 5000).bytes(t))
 	})
 }
 
 // The clock of the fast path advances with the kernel's: a flow whose packets all take the fast path does not expire.
-func TestPrivilegedFast_ClockGoesOn(t *testing.T) {
+func TestPrivilegedFast_ClockAdvances(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		open, back := opened(t, n, family)

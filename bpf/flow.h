@@ -22,7 +22,7 @@ struct flow {
 	__u32 end;	 /* of the packet; padding may follow */
 	__u32 datagram;	 /* id of a fragment's datagram, as on the wire */
 	__u16 at;	 /* offset of the upper header, if this part of a datagram has it */
-	__u16 quoted;	 /* offset of the inner IP header in an ICMP error, once the other fields describe the inner packet; otherwise 0 */
+	__u16 inner_at;	 /* offset of the inner IP header in an ICMP error, once the other fields describe the inner packet; otherwise 0 */
 	__u8 fragment;	 /* FRAGMENT_... */
 	__u8 family;
 	__u8 direction;
@@ -38,7 +38,7 @@ struct flow {
 	__u8 known;	   /* entry is of an existing flow, not of a new one */
 	__u8 table;	   /* enum ct_table: the table that has the entry of the flow, or of a previous flow with the same key */
 	__u8 path;	   /* enum flow_path, of packets that self sends */
-	__u8 peer_refused; /* the policy of the peer denied the packet */
+	__u8 peer_denied; /* the policy of the peer denied the packet */
 	__u8 foreign;	   /* for self, and created neither by self nor by the node's own stack */
 	__u8 service;	   /* FLOW_...: how the packet relates to a service */
 	__u8 midstream;	   /* a TCP segment without SYN whose connection has no entry */
@@ -48,8 +48,8 @@ struct flow {
 	__u32 tunnelled_identity; /* of its sender, determined by overlay_ingress; 0 when it is unknown */
 	union ct_key key;
 	struct ct_entry entry; /* the entry to store, when the packet changes it */
-	struct dealing dealing; /* verdict context, when policies are evaluated */
-	struct policy_question question;
+	struct verdict_context verdict_context; /* verdict context, when policies are evaluated */
+	struct policy_lookup lookup;
 };
 
 /* The flow of the packet that this CPU processes. Programs of these hooks do not interrupt each other on one CPU. The flow is not on the stack, because all
@@ -168,8 +168,8 @@ static __always_inline int is_foreign(struct __sk_buff *skb, const struct flow *
 	return flow->direction == DIRECTION_INGRESS && skb->ingress_ifindex && skb->ingress_ifindex != self->ifindex;
 }
 
-/* flow_stands reports whether the cached verdict of an entry is valid, and determines the peer. */
-__attribute__((noinline)) int flow_stands(struct flow *flow, const struct ct_entry *entry, const struct endpoint_facts *self)
+/* flow_verdict_valid reports whether the cached verdict of an entry is valid, and determines the peer. */
+__attribute__((noinline)) int flow_verdict_valid(struct flow *flow, const struct ct_entry *entry, const struct endpoint_facts *self)
 {
 	struct endpoint_facts *facts;
 	__u32 own, peer;
@@ -201,19 +201,19 @@ __attribute__((noinline)) int flow_stands(struct flow *flow, const struct ct_ent
 	return 1;
 }
 
-/* flow_goes_on reports whether a packet changes nothing about an established flow, and then counts it. */
-static __always_inline int flow_goes_on(struct __sk_buff *skb, struct flow *flow, struct ct_entry *entry, const struct endpoint_facts *self)
+/* flow_is_established reports whether a packet changes nothing about an established flow, and then counts it. */
+static __always_inline int flow_is_established(struct __sk_buff *skb, struct flow *flow, struct ct_entry *entry, const struct endpoint_facts *self)
 {
 	__u32 now, expires;
 
 	now = ct_now();
 	expires = now + ct_any_timeout;
 	if (flow->l4.protocol == IPPROTO_TCP) {
-		if ((entry->flags & (CT_CLOSING | CT_STANDS)) != CT_STANDS)
+		if ((entry->flags & (CT_CLOSING | CT_ESTABLISHED)) != CT_ESTABLISHED)
 			return 0;
 		expires = now + ct_tcp_timeout;
 	}
-	if (ct_expired(entry, now) || !flow_stands(flow, entry, self))
+	if (ct_expired(entry, now) || !flow_verdict_valid(flow, entry, self))
 		return 0;
 	if (entry->expires != expires)
 		entry->expires = expires;

@@ -11,7 +11,7 @@ import (
 )
 
 // The documentation page defines the layout of a flow's entry: its table and the C type have the same fields at the same offsets.
-func TestFlowEntry_IsAsThePageSays(t *testing.T) {
+func TestFlowEntry_MatchesDocumentation(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../Documentation/datapath.md")
 	require.NoError(t, err)

@@ -276,19 +276,19 @@ func (n *node) did(got outcome, action uint32) {
 	}
 }
 
-// refused sends a packet from a pod and checks that it is dropped.
-func (n *node) refused(p pod, packet []byte, reason events.Reason) {
+// wantEgressDrop sends a packet from a pod and checks that it is dropped.
+func (n *node) wantEgressDrop(p pod, packet []byte, reason events.Reason) {
 	n.t.Helper()
-	n.wasRefused(n.run(PodEgress, p.ifindex, packet), reason)
+	n.wantDropReason(n.run(PodEgress, p.ifindex, packet), reason)
 }
 
-// stopped sends a packet from the stack to a pod and checks that it is dropped.
-func (n *node) stopped(p pod, ifindex uint32, packet []byte, reason events.Reason) {
+// wantIngressDrop sends a packet from the stack to a pod and checks that it is dropped.
+func (n *node) wantIngressDrop(p pod, ifindex uint32, packet []byte, reason events.Reason) {
 	n.t.Helper()
-	n.wasRefused(n.runSkb(PodIngress, skBuff{Ifindex: p.ifindex, IngressIfindex: ifindex}, packet), reason)
+	n.wantDropReason(n.runSkb(PodIngress, skBuff{Ifindex: p.ifindex, IngressIfindex: ifindex}, packet), reason)
 }
 
-func (n *node) wasRefused(got outcome, reason events.Reason) {
+func (n *node) wantDropReason(got outcome, reason events.Reason) {
 	n.t.Helper()
 	n.refill(podA.id)
 	n.refill(podB.id)
@@ -300,8 +300,8 @@ func (n *node) wasRefused(got outcome, reason events.Reason) {
 	}
 }
 
-// judged reports whether a packet that enters the node for a pod is allowed.
-func (n *node) judged(p pod, packet []byte) bool {
+// ingressAllowed reports whether a packet that enters the node for a pod is allowed.
+func (n *node) ingressAllowed(p pod, packet []byte) bool {
 	n.t.Helper()
 	got := n.runSkb(PodIngress, skBuff{Ifindex: p.ifindex, IngressIfindex: ifUplink}, packet)
 	n.event()

@@ -40,9 +40,9 @@ func TestPrivilegedFragments(t *testing.T) {
 		ask := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 53)
 
 		// A later fragment before the first one, and a fragment of a datagram whose first fragment was dropped.
-		n.refused(podA, ask.part(t, 1, 10, true), events.UnknownFragment)
-		n.refused(podA, ask.ports(5000, 54).part(t, 1, 0, true), events.PolicyDenied)
-		n.refused(podA, ask.part(t, 1, 10, true), events.UnknownFragment)
+		n.wantEgressDrop(podA, ask.part(t, 1, 10, true), events.UnknownFragment)
+		n.wantEgressDrop(podA, ask.ports(5000, 54).part(t, 1, 0, true), events.PolicyDenied)
+		n.wantEgressDrop(podA, ask.part(t, 1, 10, true), events.UnknownFragment)
 		n.wantFlows(family, 0, 0)
 
 		// The first fragment, then the others in any order.
@@ -55,8 +55,8 @@ func TestPrivilegedFragments(t *testing.T) {
 		}
 
 		// Fragments of another datagram, of another pod, or in the reverse direction do not match.
-		n.refused(podA, ask.part(t, 2, 10, true), events.UnknownFragment)
-		n.refused(podB, ask.back(podB).part(t, 1, 10, true), events.UnknownFragment)
+		n.wantEgressDrop(podA, ask.part(t, 2, 10, true), events.UnknownFragment)
+		n.wantEgressDrop(podB, ask.back(podB).part(t, 1, 10, true), events.UnknownFragment)
 
 		// Replies can be fragmented too.
 		n.passes(podB, ask.back(podB).part(t, 1, 0, true), actRedirect)
@@ -68,8 +68,8 @@ func TestPrivilegedFragments(t *testing.T) {
 		// The verdict of the flow applies to fragments: it is denied now.
 		n.policy(policyID)
 		n.facts(podB, func(*EndpointFacts) {})
-		n.refused(podA, ask.part(t, 1, 30, false), events.PolicyDenied)
-		n.refused(podA, ask.part(t, 3, 0, true), events.PolicyDenied)
+		n.wantEgressDrop(podA, ask.part(t, 1, 30, false), events.PolicyDenied)
+		n.wantEgressDrop(podA, ask.part(t, 3, 0, true), events.PolicyDenied)
 	})
 }
 
@@ -79,13 +79,13 @@ func TestPrivilegedFragments_FromTheStack(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.ingress(podA, rule{level: PolicyPort, protocol: protoUDP, first: 53})
 		in := outsideTo(podA, outside[family], 5000, 53)
-		n.stopped(podA, ifUplink, in.part(t, 1, 10, true), events.UnknownFragment)
+		n.wantIngressDrop(podA, ifUplink, in.part(t, 1, 10, true), events.UnknownFragment)
 		n.arrives(podA, ifUplink, in.part(t, 1, 0, true))
 		n.arrives(podA, ifUplink, in.part(t, 1, 10, false))
 
 		moved := outsideTo(podA, podB.addr(family), 5000, 53)
 		n.passes(podB, sent(podB, podB.addr(family), podA.addr(family)).ports(5000, 53).part(t, 9, 0, true), actRedirect)
-		n.stopped(podA, ifUplink, moved.part(t, 9, 10, true), events.UnknownFragment)
+		n.wantIngressDrop(podA, ifUplink, moved.part(t, 9, 10, true), events.UnknownFragment)
 	})
 }
 
@@ -95,6 +95,6 @@ func TestPrivilegedFragments_Tiny(t *testing.T) {
 	n := newNode(t)
 	tiny := sent(podA, podA.ipv4, podB.ipv4)
 	tiny.proto, tiny.fragmentMore, tiny.payload = layers.IPProtocolTCP, true, make([]byte, 8)
-	n.refused(podA, tiny.bytes(t), events.Truncated)
-	n.refused(podA, chain(t, sent(podA, podA.ipv6, podB.ipv6), layers.IPProtocolTCP, make([]byte, 8), fragment(1)), events.Truncated)
+	n.wantEgressDrop(podA, tiny.bytes(t), events.Truncated)
+	n.wantEgressDrop(podA, chain(t, sent(podA, podA.ipv6, podB.ipv6), layers.IPProtocolTCP, make([]byte, 8), fragment(1)), events.Truncated)
 }

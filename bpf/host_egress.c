@@ -32,7 +32,7 @@ static __always_inline verdict towards(struct __sk_buff *skb, const struct addr_
 	return deliver_link(skb, facts);
 }
 
-static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
 {
 	struct ipv4_packet ipv4;
 	struct ipv6_packet ipv6;
@@ -72,7 +72,7 @@ SEC("tc")
 int host_egress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_EGRESS };
-	verdict v = judge(skb, &seen);
+	verdict v = evaluate(skb, &seen);
 
 	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
 }

@@ -114,7 +114,7 @@ type hostEgressFlow struct {
 	End               uint32
 	Datagram          uint32
 	At                uint16
-	Quoted            uint16
+	InnerAt           uint16
 	Fragment          uint8
 	Family            uint8
 	Direction         uint8
@@ -129,7 +129,7 @@ type hostEgressFlow struct {
 	Known             uint8
 	Table             uint8
 	Path              uint8
-	PeerRefused       uint8
+	PeerDenied        uint8
 	Foreign           uint8
 	Service           uint8
 	Midstream         uint8
@@ -144,8 +144,8 @@ type hostEgressFlow struct {
 		V4 hostEgressCtKey4
 		_  [24]byte
 	}
-	Entry   hostEgressCtEntry
-	Dealing struct {
+	Entry          hostEgressCtEntry
+	VerdictContext struct {
 		_         structs.HostLayout
 		Peer      hostEgressAddrKey
 		Identity  uint32
@@ -156,7 +156,7 @@ type hostEgressFlow struct {
 		Audited   uint8
 		Pad       [2]uint8
 	}
-	Question struct {
+	Lookup struct {
 		_        structs.HostLayout
 		Policy   uint32
 		Shape    uint32

@@ -67,7 +67,7 @@ func TestPrivilegedHostEgress_NotForPods(t *testing.T) {
 	})
 }
 
-func TestPrivilegedHostEgress_Refuses(t *testing.T) {
+func TestPrivilegedHostEgress_Drops(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		gw, b := gateways[family], podB.addr(family)
@@ -120,8 +120,8 @@ func TestPrivilegedPodIngress_Identity(t *testing.T) {
 			ifindex uint32 // ingress device of the packet on the node
 			want    uint32
 		}{
-			"made on the node":                    {gateways[family], 0, 1},
-			"made on the node, whatever source":   {peer, 0, 1},
+			"created on the node":                 {gateways[family], 0, 1},
+			"created on the node, any source":     {peer, 0, 1},
 			"from outside, by the longest prefix": {peer, ifUplink, 700},
 			"from outside, by its address":        {peer.Next(), ifUplink, 800},
 			"from outside, unknown":               {far, ifUplink, 2},
@@ -151,7 +151,7 @@ func TestPrivilegedPodIngress_RewritesAddresses(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPodIngress_Refuses(t *testing.T) {
+func TestPrivilegedPodIngress_Drops(t *testing.T) {
 	t.Parallel()
 	shared := newNode(t)
 	igmp := fromStack(gateway4, groups[4])
@@ -166,18 +166,18 @@ func TestPrivilegedPodIngress_Refuses(t *testing.T) {
 		in      []byte
 		reason  events.Reason
 	}{
-		"IPv4 for another pod":   {ifPodA, fromStack(gateway4, podB.ipv4).bytes(t), events.UnknownTarget},
-		"IPv6 for another pod":   {ifPodA, fromStack(gateway6, podB.ipv6).bytes(t), events.UnknownTarget},
-		"IPv4 on nobody's link":  {ifStranger, v4, events.NoEndpoint},
-		"IPv6 on nobody's link":  {ifStranger, v6, events.NoEndpoint},
-		"IPv4 group":             {ifPodA, fromStack(gateway4, groups[4]).bytes(t), events.MulticastRefused},
-		"IPv6 group":             {ifPodA, fromStack(gateway6, groups[6]).bytes(t), events.MulticastRefused},
-		"IGMP":                   {ifPodA, igmp.bytes(t), events.Housekeeping},
-		"listener report":        {ifPodA, fromGateway(143, netip.MustParseAddr("ff02::16")), events.Housekeeping},
-		"neighbour solicitation": {ifPodA, fromGateway(135, solicitedNode(podA.ipv6)), events.Housekeeping},
-		"router advertisement":   {ifPodA, fromGateway(134, podA.ipv6), events.Housekeeping},
+		"IPv4 for another pod":            {ifPodA, fromStack(gateway4, podB.ipv4).bytes(t), events.UnknownTarget},
+		"IPv6 for another pod":            {ifPodA, fromStack(gateway6, podB.ipv6).bytes(t), events.UnknownTarget},
+		"IPv4 on a link without endpoint": {ifUnmanaged, v4, events.NoEndpoint},
+		"IPv6 on a link without endpoint": {ifUnmanaged, v6, events.NoEndpoint},
+		"IPv4 group":                      {ifPodA, fromStack(gateway4, groups[4]).bytes(t), events.Multicast},
+		"IPv6 group":                      {ifPodA, fromStack(gateway6, groups[6]).bytes(t), events.Multicast},
+		"IGMP":                            {ifPodA, igmp.bytes(t), events.ControlTraffic},
+		"listener report":                 {ifPodA, fromGateway(143, netip.MustParseAddr("ff02::16")), events.ControlTraffic},
+		"neighbour solicitation":          {ifPodA, fromGateway(135, solicitedNode(podA.ipv6)), events.ControlTraffic},
+		"router advertisement":            {ifPodA, fromGateway(134, podA.ipv6), events.ControlTraffic},
 		"ARP": {ifPodA, arp(t, stackMAC, broadcast, arpRequest, stackMAC, gateway4, mac.Addr{},
-			podA.ipv4), events.Housekeeping},
+			podA.ipv4), events.ControlTraffic},
 		"LLDP":              {ifPodA, patch(v4, offEtherType, 0x88, 0xcc), events.UnknownL3},
 		"IPv4 of version 5": {ifPodA, patch(v4, offIP, 0x55), events.Malformed},
 		"IPv6 of version 7": {ifPodA, patch(v6, offIP, 0x70), events.Malformed},

@@ -38,7 +38,7 @@ func TestPrivilegedFinish_UnknownCodesDrop(t *testing.T) {
 			}))
 			before := n.count(events.InternalError, DirectionIngress)
 			n.refill(0)
-			n.wasRefused(n.run(NetdevIngress, ifUplink, packet), events.InternalError)
+			n.wantDropReason(n.run(NetdevIngress, ifUplink, packet), events.InternalError)
 			if after := n.count(events.InternalError, DirectionIngress); after.Packets != before.Packets+1 {
 				t.Errorf("code %d: counted %d times, want once", code, after.Packets-before.Packets)
 			}

@@ -25,7 +25,7 @@ import (
 const (
 	ifPodA      = 101
 	ifPodB      = 102
-	ifStranger  = 103
+	ifUnmanaged = 103
 	ifHost      = 104
 	ifUplink    = 105
 	identityPod = 0x123405 // has bits in both halves of the mark
@@ -161,7 +161,7 @@ func newNodeWith(t testing.TB, constants, entries map[string]uint32) *node {
 
 // addLinks creates the devices that programs look up by index. They carry no packets: PROG_TEST_RUN only names them.
 func addLinks(t testing.TB) {
-	for name, index := range map[string]int{"poda": ifPodA, "podb": ifPodB, "stranger": ifStranger, "host": ifHost,
+	for name, index := range map[string]int{"poda": ifPodA, "podb": ifPodB, "stranger": ifUnmanaged, "host": ifHost,
 		"uplink": ifUplink} {
 		attributes := netlink.LinkAttrs{Name: name, Index: index}
 		if index == ifUplink {
@@ -380,7 +380,7 @@ func (n *node) wantDrop(program string, ifindex uint32, packet []byte, reason ev
 		n.t.Errorf("%q was counted %+v and before %+v, want 1 packet of %d bytes more; event %+v", reason, after, before,
 			len(packet), event)
 	}
-	if reason == events.Housekeeping {
+	if reason == events.ControlTraffic {
 		if event != nil {
 			n.t.Errorf("a quiet drop was reported: %+v", event)
 		}

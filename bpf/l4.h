@@ -20,8 +20,8 @@
 /* The role of an ICMP message in a flow. */
 enum l4_role {
 	L4_PLAIN = 0,  /* not ICMP */
-	L4_ASKS = 1,   /* a request, or a message that has no reply */
-	L4_ANSWER = 2,
+	L4_REQUEST = 1,   /* a request, or a message that has no reply */
+	L4_REPLY = 2,
 	L4_ERROR = 3,
 };
 
@@ -42,7 +42,7 @@ static __always_inline int l4_is_icmp(__u8 protocol)
 /* l4_icmpv4 distinguishes replies from requests, and stores the type of the request. Types without a reply count as requests. */
 static __always_inline void l4_icmpv4(struct l4 *l4, __u8 type)
 {
-	l4->role = L4_ASKS;
+	l4->role = L4_REQUEST;
 	l4->type = type;
 	switch (type) {
 	case 3:	 /* unreachable */
@@ -52,25 +52,25 @@ static __always_inline void l4_icmpv4(struct l4 *l4, __u8 type)
 		l4->role = L4_ERROR;
 		return;
 	case 0: /* echo */
-		l4->role = L4_ANSWER;
+		l4->role = L4_REPLY;
 		l4->type = 8;
 		return;
 	case 14: /* timestamp */
 	case 16: /* information */
 	case 18: /* address mask */
-		l4->role = L4_ANSWER;
+		l4->role = L4_REPLY;
 		l4->type = type - 1;
 	}
 }
 
 static __always_inline void l4_icmpv6(struct l4 *l4, __u8 type)
 {
-	l4->role = L4_ASKS;
+	l4->role = L4_REQUEST;
 	l4->type = type;
 	if (type < 128) {
 		l4->role = L4_ERROR;
 	} else if (type == 129) {
-		l4->role = L4_ANSWER;
+		l4->role = L4_REPLY;
 		l4->type = 128;
 	}
 }

@@ -17,9 +17,9 @@ func LayoutVersion(name string) uint32 {
 	return 1
 }
 
-// Former is the layout of a map in the previous release. The agent fills a map of the current layout from it, and keeps it current for one release, so that
+// PreviousLayout is the layout of a map in the previous release. The agent fills a map of the current layout from it, and keeps it current for one release, so that
 // programs of that release continue to work and can be restored.
-type Former struct {
+type PreviousLayout struct {
 	Version uint32
 	Spec    *ebpf.MapSpec // the map as created by that release; the current one has no more entries
 	// Forward converts an entry of this layout to the current one, Back the reverse. Both take and return bytes as in the kernel, and report whether the
@@ -32,22 +32,22 @@ type Former struct {
 // Convert converts an entry of one layout to another one.
 type Convert func(key, value []byte) (newKey, newValue []byte, exists bool)
 
-// FormerLayout returns the layout of a map in the previous release; nil when it has not changed.
-func FormerLayout(name string) *Former {
+// PreviousLayoutOf returns the layout of a map in the previous release; nil when it has not changed.
+func PreviousLayoutOf(name string) *PreviousLayout {
 	switch name {
 	case MapEndpointFacts:
-		return &Former{Version: 1,
-			Spec:    &ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: formerFactsSize, MaxEntries: 4096},
+		return &PreviousLayout{Version: 1,
+			Spec:    &ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: previousFactsSize, MaxEntries: 4096},
 			Forward: factsForward, Back: factsBack,
 		}
 	case MapIpcache:
-		return &Former{Version: 1, Forward: ipcacheIdentity, Back: ipcacheIdentity, Partial: true,
+		return &PreviousLayout{Version: 1, Forward: ipcacheIdentity, Back: ipcacheIdentity, Partial: true,
 			Spec: &ebpf.MapSpec{Name: name, Type: ebpf.Hash, KeySize: 20, ValueSize: ipcacheSize, MaxEntries: 131072, Flags: unix.BPF_F_NO_PREALLOC}}
 	case MapIpcachePrefixes:
-		return &Former{Version: 1, Forward: ipcacheIdentity, Back: ipcacheIdentity, Partial: true,
+		return &PreviousLayout{Version: 1, Forward: ipcacheIdentity, Back: ipcacheIdentity, Partial: true,
 			Spec: &ebpf.MapSpec{Name: name, Type: ebpf.LPMTrie, KeySize: 24, ValueSize: ipcacheSize, MaxEntries: 65536, Flags: unix.BPF_F_NO_PREALLOC}}
 	case MapCIDRs:
-		return &Former{Version: 1, Forward: cidrForward, Back: cidrBack,
+		return &PreviousLayout{Version: 1, Forward: cidrForward, Back: cidrBack,
 			Spec: &ebpf.MapSpec{Name: name, Type: ebpf.LPMTrie, KeySize: 24, ValueSize: 4, MaxEntries: 65536, Flags: unix.BPF_F_NO_PREALLOC}}
 	}
 	return nil

@@ -39,7 +39,7 @@ func typeShape(t btf.Type) string {
 
 // The layout of each map matches the record of its version. A change of a map must increment the version; otherwise programs of two versions would interpret
 // the same pin differently.
-func TestLayoutVersion_RisesWithTheLayout(t *testing.T) {
+func TestLayoutVersion_IncrementsWithLayout(t *testing.T) {
 	t.Parallel()
 	const record = "testdata/layouts.txt"
 	text, err := os.ReadFile(record)
@@ -55,7 +55,7 @@ func TestLayoutVersion_RisesWithTheLayout(t *testing.T) {
 		sum := sha256.Sum256([]byte(shape(specs[name])))
 		line := fmt.Sprintf("%s %x", PinName(name, LayoutVersion(name)), sum[:8])
 		if !slices.Contains(known, line) {
-			t.Errorf("%s is not in %s: raise the version of %s in layouts.go, describe the layout before as its Former, and "+
+			t.Errorf("%s is not in %s: raise the version of %s in layouts.go, describe the previous layout in PreviousLayoutOf, and "+
 				"add the line (its shape is %s)", line, record, name, shape(specs[name]))
 		}
 	}
@@ -70,7 +70,7 @@ func TestLayoutVersion_RisesWithTheLayout(t *testing.T) {
 }
 
 // Tail calls and scratch memory belong to one generation, so such maps are never pinned and shared.
-func TestMapSpecs_NothingOfOneGenerationIsShared(t *testing.T) {
+func TestMapSpecs_GenerationMapsAreNotShared(t *testing.T) {
 	t.Parallel()
 	specs, err := MapSpecs()
 	if err != nil {

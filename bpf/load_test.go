@@ -20,7 +20,7 @@ import (
 // verifierBudget is the verifier's budget for one program, in processed instructions.
 const verifierBudget = 14_000
 
-func TestMapSpecs_AreTheContract(t *testing.T) {
+func TestMapSpecs_MatchContract(t *testing.T) {
 	t.Parallel()
 	specs, err := MapSpecs()
 	if err != nil {
@@ -178,18 +178,18 @@ const stackBudget = 352
 
 // The kernel does not report the stack size of the deepest call chain. The size is within the budget if the kernel accepts the program after its first
 // function reserves all stack beyond the budget.
-func TestPrivilegedPrograms_LeaveRoomOnTheStack(t *testing.T) {
+func TestPrivilegedPrograms_FitStackBudget(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
 	own := map[string]map[string]int{} // by object
 	for _, object := range Objects() {
 		own[object] = firstFrames(t, object)
 	}
-	onModes(t, func(t *testing.T, constants map[string]uint32) { leaveRoomOnTheStack(t, constants, own) })
+	onModes(t, func(t *testing.T, constants map[string]uint32) { checkStackHeadroom(t, constants, own) })
 }
 
-// leaveRoomOnTheStack loads all objects with constants. own is the stack size of the first function of each program, by object.
-func leaveRoomOnTheStack(t *testing.T, constants map[string]uint32, own map[string]map[string]int) {
+// checkStackHeadroom loads all objects with constants. own is the stack size of the first function of each program, by object.
+func checkStackHeadroom(t *testing.T, constants map[string]uint32, own map[string]map[string]int) {
 	for _, object := range Objects() {
 		spec, err := Load(object)
 		if err != nil {

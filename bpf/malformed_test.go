@@ -42,23 +42,23 @@ func TestPrivilegedPodEgress_BadFrames(t *testing.T) {
 		in     []byte
 		reason events.Reason
 	}{
-		"IPv4 with a tag":              {tagged(sent(podA, podA.ipv4, podB.ipv4), layers.EthernetTypeDot1Q), events.VLANFilter},
-		"IPv6 with a tag":              {tagged(sent(podA, podA.ipv6, podB.ipv6), layers.EthernetTypeDot1Q), events.VLANFilter},
-		"IPv4 with a service tag":      {tagged(sent(podA, podA.ipv4, podB.ipv4), layers.EthernetTypeQinQ), events.VLANFilter},
-		"a length instead of a type":   {patch(v4, offEtherType, 0x00, 0x40), events.UnsupportedL2},
-		"MPLS":                         {patch(v4, offEtherType, 0x88, 0x47), events.UnknownL3},
-		"LLDP":                         {patch(v4, offEtherType, 0x88, 0xcc), events.UnknownL3},
-		"IPv4 shorter than it says":    {cut(v4, offIP+30), events.Truncated},
-		"IPv4 of version 5":            {patch(v4, offIP, 0x55), events.Malformed},
-		"IPv4 header of 16 bytes":      {patch(v4, offIP, 0x44), events.Malformed},
-		"IPv4 header beyond the total": {patch(v4, offIPv4Total, 0, 19), events.Malformed},
-		"IPv4 without a total length":  {patch(v4, offIPv4Total, 0, 0), events.Malformed},
-		"IPv4 options beyond the end":  {patch(patch(cut(v4, offIP+20), offIP, 0x4f), offIPv4Total, 0, 60), events.Truncated},
-		"IPv6 shorter than it says":    {cut(v6, len(v6)-1), events.Truncated},
-		"IPv6 of version 7":            {patch(v6, offIP, 0x70), events.Malformed},
-		"IPv6 with a huge length":      {patch(v6, offIPv6Length, 0xff, 0xff), events.Truncated},
-		"IPv4 as IPv6":                 {patch(v4, offEtherType, 0x86, 0xdd), events.Malformed},
-		"IPv6 as IPv4":                 {patch(v6, offEtherType, 0x08, 0x00), events.Malformed},
+		"IPv4 with a tag":                    {tagged(sent(podA, podA.ipv4, podB.ipv4), layers.EthernetTypeDot1Q), events.VLANFilter},
+		"IPv6 with a tag":                    {tagged(sent(podA, podA.ipv6, podB.ipv6), layers.EthernetTypeDot1Q), events.VLANFilter},
+		"IPv4 with a service tag":            {tagged(sent(podA, podA.ipv4, podB.ipv4), layers.EthernetTypeQinQ), events.VLANFilter},
+		"a length instead of a type":         {patch(v4, offEtherType, 0x00, 0x40), events.UnsupportedL2},
+		"MPLS":                               {patch(v4, offEtherType, 0x88, 0x47), events.UnknownL3},
+		"LLDP":                               {patch(v4, offEtherType, 0x88, 0xcc), events.UnknownL3},
+		"IPv4 shorter than its length field": {cut(v4, offIP+30), events.Truncated},
+		"IPv4 of version 5":                  {patch(v4, offIP, 0x55), events.Malformed},
+		"IPv4 header of 16 bytes":            {patch(v4, offIP, 0x44), events.Malformed},
+		"IPv4 header beyond the total":       {patch(v4, offIPv4Total, 0, 19), events.Malformed},
+		"IPv4 without a total length":        {patch(v4, offIPv4Total, 0, 0), events.Malformed},
+		"IPv4 options beyond the end":        {patch(patch(cut(v4, offIP+20), offIP, 0x4f), offIPv4Total, 0, 60), events.Truncated},
+		"IPv6 shorter than its length field": {cut(v6, len(v6)-1), events.Truncated},
+		"IPv6 of version 7":                  {patch(v6, offIP, 0x70), events.Malformed},
+		"IPv6 with a huge length":            {patch(v6, offIPv6Length, 0xff, 0xff), events.Truncated},
+		"IPv4 as IPv6":                       {patch(v4, offEtherType, 0x86, 0xdd), events.Malformed},
+		"IPv6 as IPv4":                       {patch(v6, offEtherType, 0x08, 0x00), events.Malformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := shared.as(t)
@@ -135,13 +135,13 @@ func TestPrivilegedPodEgress_GroupsAndBroadcast(t *testing.T) {
 		flow   flow
 		reason events.Reason
 	}{
-		"IGMP report":                {igmp, events.Housekeeping},
-		"limited broadcast":          {limited, events.MulticastRefused},
-		"IPv6 group from link-local": {sent(podA, linkLocal, groups[6]), events.MulticastRefused},
-		"a spoofed IPv6 group":       {sent(podA, podB.ipv6, groups[6]), events.SourceIP},
-		"link-local to another pod":  {sent(podA, linkLocal, podB.ipv6), events.SourceIP},
-		"nobody to another pod":      {sent(podA, unspecified, podB.ipv6), events.SourceIP},
-		"nobody to the world":        {sent(podA, netip.IPv4Unspecified(), outside[4]), events.SourceIP},
+		"IGMP report":                   {igmp, events.ControlTraffic},
+		"limited broadcast":             {limited, events.Multicast},
+		"IPv6 group from link-local":    {sent(podA, linkLocal, groups[6]), events.Multicast},
+		"a spoofed IPv6 group":          {sent(podA, podB.ipv6, groups[6]), events.SourceIP},
+		"link-local to another pod":     {sent(podA, linkLocal, podB.ipv6), events.SourceIP},
+		"unknown source to another pod": {sent(podA, unspecified, podB.ipv6), events.SourceIP},
+		"unknown source to the world":   {sent(podA, netip.IPv4Unspecified(), outside[4]), events.SourceIP},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := shared.as(t)

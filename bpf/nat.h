@@ -38,7 +38,7 @@ struct nat_work {
 
 /* Indexes of a key and an entry in the work. */
 #define NAT_OWN 0
-#define NAT_TWIN 1
+#define NAT_REVERSE 1
 #define NAT_OTHER 2
 
 struct {
@@ -75,7 +75,7 @@ _Static_assert(sizeof(struct nat_entry4) == sizeof(struct nat_head) + 8 + sizeof
 	       "entries of both families differ in their addresses only");
 
 #define NAT_SENDER_CLOSING (NAT_SENDER_FIN | NAT_SENDER_RESET)
-#define NAT_OF_SENDER (NAT_SENDER_CLOSING | NAT_SENDER_STANDS)
+#define NAT_OF_SENDER (NAT_SENDER_CLOSING | NAT_SENDER_ESTABLISHED)
 
 static __always_inline struct nat_rest *nat_rest(void *entry, __u32 family)
 {
@@ -213,8 +213,8 @@ static __always_inline int nat_set_source(struct nat_work *work, __u32 family, _
 	return !!(source[0] | source[1]);
 }
 
-/* nat_twin_key makes the key of the other direction. */
-static __always_inline void nat_twin_key(struct nat_key6 *twin, const struct nat_entry6 *entry, __u8 protocol)
+/* nat_reverse_key makes the key of the other direction. */
+static __always_inline void nat_reverse_key(struct nat_key6 *twin, const struct nat_entry6 *entry, __u8 protocol)
 {
 	__builtin_memcpy(twin->saddr, entry->daddr, sizeof(twin->saddr));
 	__builtin_memcpy(twin->daddr, entry->saddr, sizeof(twin->daddr));
@@ -254,7 +254,7 @@ __attribute__((noinline)) int nat_forget(__u32 family)
 
 	if (!work)
 		return 0;
-	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
-	nat_delete(family, NAT_TWIN);
+	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
+	nat_delete(family, NAT_REVERSE);
 	return nat_delete(family, NAT_OWN);
 }

@@ -10,8 +10,8 @@
 #include "nat_share.h"
 #include "reasons.h"
 
-/* nat_refused returns the drop for a flow that cannot be stored. */
-static __always_inline verdict nat_refused(const struct nat_work *work, __u32 family, int err)
+/* nat_not_stored returns the drop for a flow that cannot be stored. */
+static __always_inline verdict nat_not_stored(const struct nat_work *work, __u32 family, int err)
 {
 	if (err != -ERRNO_TOO_BIG && err != -ERRNO_NO_MEMORY)
 		return DROP(FILE_NAT_CREATE, REASON_CT_INSERT);
@@ -27,7 +27,7 @@ static __always_inline verdict nat_refused(const struct nat_work *work, __u32 fa
 __attribute__((noinline)) int nat_claim(__u32 family)
 {
 	struct nat_work *work = nat_work();
-	int err = nat_store(family, NAT_TWIN, BPF_NOEXIST);
+	int err = nat_store(family, NAT_REVERSE, BPF_NOEXIST);
 
 	if (!work || err != -ERRNO_EXIST)
 		return err;
@@ -35,23 +35,23 @@ __attribute__((noinline)) int nat_claim(__u32 family)
 	if (!nat_load(family, NAT_OTHER))
 		return err;
 	if (nat_same(&work->found, &work->reply)) {
-		err = nat_store(family, NAT_TWIN, BPF_ANY);
+		err = nat_store(family, NAT_REVERSE, BPF_ANY);
 		return err ? err : NAT_SHARED;
 	}
 	if (!nat_expired(&work->found, ct_now()))
 		return err;
-	nat_twin_key(&work->other, &work->found, work->twin.protocol);
+	nat_reverse_key(&work->other, &work->found, work->twin.protocol);
 	if (nat_load(family, NAT_OTHER) && !nat_expired(&work->found, ct_now()))
 		return err;
 	nat_delete(family, NAT_OTHER);
-	work->other = work->twin; /* with what stands there: it may count for somebody */
+	work->other = work->twin; /* with the stored entry: it may count for an endpoint */
 	if (nat_load(family, NAT_OTHER))
 		nat_delete(family, NAT_OTHER);
-	return nat_store(family, NAT_TWIN, BPF_NOEXIST);
+	return nat_store(family, NAT_REVERSE, BPF_NOEXIST);
 }
 
 /* nat_create stores both entries of a new flow, from key and entry; it sets check and expires. Another CPU may create the same flow at the same time; then
- * entry becomes the entry of that CPU. It returns STEP_TAKEN when the packets of another flow already have the addresses and ports that the translation would
+ * entry becomes the entry of that CPU. It returns STEP_IN_USE when the packets of another flow already have the addresses and ports that the translation would
  * give. */
 __attribute__((noinline)) int nat_create(__u32 family)
 {
@@ -65,11 +65,11 @@ __attribute__((noinline)) int nat_create(__u32 family)
 		return DROP(FILE_NAT_CREATE, REASON_NAT_SHARE);
 	}
 	work->entry.expires = ct_now() + (work->key.protocol == IPPROTO_TCP ? ct_tcp_syn_timeout : ct_any_timeout);
-	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
+	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
 	nat_mirror(work);
 	claimed = nat_claim(family);
 	if (claimed < 0)
-		return claimed == -ERRNO_EXIST ? STEP_TAKEN : nat_refused(work, family, claimed);
+		return claimed == -ERRNO_EXIST ? STEP_IN_USE : nat_not_stored(work, family, claimed);
 	err = nat_store(family, NAT_OWN, BPF_NOEXIST);
 	if (!err) {
 		nat_charge(&work->entry, family);
@@ -78,11 +78,11 @@ __attribute__((noinline)) int nat_create(__u32 family)
 	work->other = work->key;
 	if (err != -ERRNO_EXIST || !nat_load(family, NAT_OTHER)) {
 		if (claimed == NAT_CLAIMED)
-			nat_delete(family, NAT_TWIN);
-		return nat_refused(work, family, err);
+			nat_delete(family, NAT_REVERSE);
+		return nat_not_stored(work, family, err);
 	}
 	if (claimed == NAT_CLAIMED && !nat_same(&work->found, &work->entry))
-		nat_delete(family, NAT_TWIN);
+		nat_delete(family, NAT_REVERSE);
 	work->entry = work->found;
 	return CONTINUE;
 }

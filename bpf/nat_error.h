@@ -20,8 +20,8 @@ __attribute__((noinline)) int nat_word(struct __sk_buff *skb, __u32 at, __u32 wa
 	return err | bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
 }
 
-/* nat_quoted replaces the ports in the inner upper header of an ICMP error, and updates its checksum if the inner packet includes it. */
-__attribute__((noinline)) int nat_quoted(struct __sk_buff *skb, __u32 at, __u32 end, __s64 difference, __u32 checksum)
+/* nat_inner replaces the ports in the inner upper header of an ICMP error, and updates its checksum if the inner packet includes it. */
+__attribute__((noinline)) int nat_inner(struct __sk_buff *skb, __u32 at, __u32 end, __s64 difference, __u32 checksum)
 {
 	struct nat_work *work = nat_work();
 	__u32 own, how, sum, is_icmp;
@@ -58,9 +58,9 @@ __attribute__((noinline)) int nat_quoted(struct __sk_buff *skb, __u32 at, __u32 
 /* nat_rewrite_error translates an ICMP error by its inner IP header, at one offset, and its inner upper header, at another. The error has the direction of key,
  * so the inner packet has the addresses and ports of key exchanged. A router may have sent the error: the source address of the error changes only if it is an
  * end of the flow. */
-__attribute__((noinline)) int nat_rewrite_error(struct __sk_buff *skb, __u32 family, __u32 quoted, __u32 upper, __u32 end)
+__attribute__((noinline)) int nat_rewrite_error(struct __sk_buff *skb, __u32 family, __u32 inner_at, __u32 upper, __u32 end)
 {
-	__u32 checksum = quoted - ICMP_LENGTH + 2, size = family == 6 ? 32 : 8;
+	__u32 checksum = inner_at - ICMP_LENGTH + 2, size = family == 6 ? 32 : 8;
 	struct nat_work *work = nat_work();
 	__s64 difference;
 	int same;
@@ -72,10 +72,10 @@ __attribute__((noinline)) int nat_rewrite_error(struct __sk_buff *skb, __u32 fam
 	nat_pair(work->is, work->entry.daddr, work->entry.saddr, family);
 	difference = nat_difference(work, family);
 	/* In IPv4 the checksum of the inner header compensates for its addresses. */
-	err = nat_addresses(skb, work, quoted, family, difference, 0);
+	err = nat_addresses(skb, work, inner_at, family, difference, 0);
 	if (family == 6)
 		err |= bpf_l4_csum_replace(skb, checksum, 0, difference, 0);
-	err |= nat_quoted(skb, upper, end, difference, checksum);
+	err |= nat_inner(skb, upper, end, difference, checksum);
 
 	err |= bpf_skb_load_bytes(skb, link_header + (family == 6 ? 8 : 12), work->was, size);
 	if (family == 6)

@@ -10,8 +10,8 @@
 #include "nat.h"
 #include "resize.h"
 
-/* nat_is_twin reports whether the reverse entry of the work translates to the packet of its key. */
-static __always_inline int nat_is_twin(const struct nat_work *work)
+/* nat_is_reverse reports whether the reverse entry of the work translates to the packet of its key. */
+static __always_inline int nat_is_reverse(const struct nat_work *work)
 {
 	__u64 differ = (work->reply.sport ^ work->key.dport) | (work->reply.dport ^ work->key.sport) | (work->reply.twin ^ work->key.place);
 
@@ -41,7 +41,7 @@ __attribute__((noinline)) int nat_restore(__u32 family)
 		return 0;
 	nat_mirror(work);
 	work->reply.expires = ct_now() + ct_any_timeout;
-	if (!nat_store(family, NAT_TWIN, BPF_NOEXIST))
+	if (!nat_store(family, NAT_REVERSE, BPF_NOEXIST))
 		return 1;
 	work->other = work->twin;
 	return nat_load(family, NAT_OTHER) && nat_same(&work->found, &work->reply);
@@ -82,25 +82,25 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 {
 	struct nat_work *work = nat_work();
 	__u32 now = ct_now(), other = 0, flags, before, timeout = ct_any_timeout;
-	int lives, is_twin;
+	int active, is_reverse;
 
 	if (!work)
 		return 0;
 	flags = before = work->entry.flags;
-	lives = !nat_expired(&work->entry, now);
-	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
-	is_twin = nat_load(family, NAT_TWIN) && nat_is_twin(work);
-	if (is_twin) {
+	active = !nat_expired(&work->entry, now);
+	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
+	is_reverse = nat_load(family, NAT_REVERSE) && nat_is_reverse(work);
+	if (is_reverse) {
 		other = work->reply.flags;
-		lives |= !nat_expired(&work->reply, now);
-	} else if (lives && !(flags & NAT_REPLY)) {
-		is_twin = lives = nat_restore(family);
+		active |= !nat_expired(&work->reply, now);
+	} else if (active && !(flags & NAT_REPLY)) {
+		is_reverse = active = nat_restore(family);
 	}
 	if (nat_reopens(tcp_flags, flags, other))
-		lives = 0;
-	if (!lives) {
-		if (is_twin)
-			nat_delete(family, NAT_TWIN);
+		active = 0;
+	if (!active) {
+		if (is_reverse)
+			nat_delete(family, NAT_REVERSE);
 		nat_delete(family, NAT_OWN);
 		return 0;
 	}
@@ -111,13 +111,13 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 		if (tcp_flags & TCP_RST)
 			flags |= NAT_SENDER_RESET;
 		if (!(tcp_flags & TCP_SYN))
-			flags |= NAT_SENDER_STANDS;
-		timeout = flags & NAT_SENDER_STANDS ? ct_tcp_timeout : ct_tcp_syn_timeout;
+			flags |= NAT_SENDER_ESTABLISHED;
+		timeout = flags & NAT_SENDER_ESTABLISHED ? ct_tcp_timeout : ct_tcp_syn_timeout;
 		if (nat_closed(flags, other)) {
 			timeout = ct_tcp_close_timeout;
 			work->reply.expires = now + timeout;
 			if (other)
-				nat_store(family, NAT_TWIN, BPF_EXIST);
+				nat_store(family, NAT_REVERSE, BPF_EXIST);
 		}
 	}
 	work->entry.flags = flags;
@@ -135,7 +135,7 @@ static __always_inline int nat_quickly(struct nat_head *own, __u32 flags, __u8 p
 
 	if (protocol == IPPROTO_TCP) {
 		if ((tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) ||
-		    (flags & (NAT_SENDER_CLOSING | NAT_SENDER_STANDS)) != NAT_SENDER_STANDS)
+		    (flags & (NAT_SENDER_CLOSING | NAT_SENDER_ESTABLISHED)) != NAT_SENDER_ESTABLISHED)
 			return 0;
 		expires = now + ct_tcp_timeout;
 		least = ct_tcp_close_timeout; /* no more is left once the other direction has noticed the end */
@@ -196,6 +196,6 @@ __attribute__((noinline)) int nat_peek(__u32 family)
 		return 0;
 	if (!nat_expired(&work->entry, ct_now()))
 		return 1;
-	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
-	return nat_load(family, NAT_TWIN) && !nat_expired(&work->reply, ct_now());
+	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
+	return nat_load(family, NAT_REVERSE) && !nat_expired(&work->reply, ct_now());
 }

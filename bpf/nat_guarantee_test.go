@@ -8,9 +8,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// The tables of the tests below have natRoom flows. Each endpoint may have a quarter of these, and can always have natGuarantee.
+// The tables of the tests below have natCapacity flows. Each endpoint may have a quarter of these, and can always have natGuarantee.
 const (
-	natRoom      = 64
+	natCapacity  = 64
 	natGuarantee = 2
 )
 
@@ -19,8 +19,8 @@ func withGuarantees(t *testing.T, test func(t *testing.T, n *node, family int, p
 	for _, family := range families {
 		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
 			t.Parallel()
-			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableNatShares: natRoom / 4, VariableNatGuarantees: natGuarantee,
-				VariableNatBeyond: natRoom / 2}, map[string]uint32{MapNat4: 2 * natRoom, MapNat6: 2 * natRoom})
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableNatShares: natCapacity / 4, VariableNatGuarantees: natGuarantee,
+				VariableNatBeyond: natCapacity / 2}, map[string]uint32{MapNat4: 2 * natCapacity, MapNat6: 2 * natCapacity})
 			n.surround()
 			pods := make([]pod, 5)
 			for i := range pods {
@@ -56,7 +56,7 @@ func (n *node) calls(family int, port uint16, number int) outcome {
 // most packets of a flood. opened is the number of flows of the flood.
 func (n *node) wantGuarantees(family int, last pod, opened int) {
 	n.t.Helper()
-	if most := 4*natGuarantee + natRoom/2; opened != most {
+	if most := 4*natGuarantee + natCapacity/2; opened != most {
 		n.t.Errorf("a flood opens %d flows, want %d", opened, most)
 	}
 	n.forgetEvents()
@@ -67,7 +67,7 @@ func (n *node) wantGuarantees(family int, last pod, opened int) {
 		n.did(n.calls(family, 90, 1000+i), actUnspec)
 	}
 	n.wantTranslations(0, family, natGuarantee)
-	n.wantCount(MapNatTotals, NatBeyond, family, natRoom/2)
+	n.wantCount(MapNatTotals, NatBeyond, family, natCapacity/2)
 	for i := range uint16(natGuarantee) {
 		before := n.natFlows(family)
 		ping := going(on(nodeOut[family], 0), on(client[family], 0)).echo(n.t, false, 50000+i)
@@ -91,11 +91,11 @@ func (n *node) forgetEvents() {
 }
 
 // Four pods that open as many flows as possible leave their guarantees to every other pod, to clients of backends without a quota and to the node.
-func TestPrivilegedNatGuarantee_BesidePodsThatOpenAll(t *testing.T) {
+func TestPrivilegedNatGuarantee_BesidePodsAtLimit(t *testing.T) {
 	t.Parallel()
 	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
 		opened := 0
-		for i := range natRoom {
+		for i := range natCapacity {
 			for _, p := range pods[:4] {
 				if n.leaves(family, p, i).action == actUnspec {
 					opened++
@@ -108,17 +108,17 @@ func TestPrivilegedNatGuarantee_BesidePodsThatOpenAll(t *testing.T) {
 		n.natExpire(family)
 		n.did(n.leaves(family, pods[0], 0), actUnspec)
 		n.did(n.leaves(family, pods[4], 0), actUnspec)
-		n.wantCount(MapNatTotals, NatBeyond, family, natRoom/2)
+		n.wantCount(MapNatTotals, NatBeyond, family, natCapacity/2)
 	})
 }
 
 // So does one host that sends to ports of four pods from invented sources; the pods need not reply. These pods themselves open flows from the part that
 // clients leave.
-func TestPrivilegedNatGuarantee_BesideInventedClients(t *testing.T) {
+func TestPrivilegedNatGuarantee_BesideSpoofedClients(t *testing.T) {
 	t.Parallel()
 	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
 		opened := 0
-		for i := range natRoom {
+		for i := range natCapacity {
 			for port := range uint16(4) {
 				if n.calls(family, 80+port, 256+i).action == actUnspec {
 					opened++
@@ -126,7 +126,7 @@ func TestPrivilegedNatGuarantee_BesideInventedClients(t *testing.T) {
 			}
 		}
 		n.forgetEvents()
-		for i := range natRoom / 2 / 16 {
+		for i := range natCapacity / 2 / 16 {
 			n.did(n.leaves(family, pods[i], 0), actUnspec)
 			opened++
 		}
@@ -138,8 +138,8 @@ func TestPrivilegedNatGuarantee_BesideInventedClients(t *testing.T) {
 func TestPrivilegedNatGuarantee_ClientsLeaveAPodPartOfItsShare(t *testing.T) {
 	t.Parallel()
 	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
-		const share, clients = natRoom / 4, natRoom / 4 / 16 * 15
-		for i := range natRoom {
+		const share, clients = natCapacity / 4, natCapacity / 4 / 16 * 15
+		for i := range natCapacity {
 			n.calls(family, 80, 256+i)
 		}
 		n.wantTranslations(pods[0].id, family, clients)
@@ -159,16 +159,16 @@ func TestPrivilegedNatGuarantee_BesideClientsOfTheNode(t *testing.T) {
 	t.Parallel()
 	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
 		opened := 0
-		for i := range natRoom {
+		for i := range natCapacity {
 			if n.calls(family, 90, 256+i).action == actUnspec {
 				opened++
 			}
 		}
-		if want := natGuarantee + natRoom/2/16*15; opened != want {
+		if want := natGuarantee + natCapacity/2/16*15; opened != want {
 			t.Errorf("clients of the node open %d flows, want %d", opened, want)
 		}
 		n.forgetEvents()
-		const left = natGuarantee + natRoom/2/16 // left for the pod itself
+		const left = natGuarantee + natCapacity/2/16 // left for the pod itself
 		for i := range left {
 			n.did(n.leaves(family, pods[0], i), actUnspec)
 		}

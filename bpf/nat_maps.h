@@ -53,11 +53,11 @@ enum nat_flag {
 	NAT_SENDER_FIN = 16,
 	NAT_SENDER_RESET = 32,
 	NAT_REDIRECT = 64,    /* the translated packet has an address of this node as its source, and leaves at once, past the stack */
-	NAT_SENDER_STANDS = 128, /* TCP: a segment without SYN passed */
+	NAT_SENDER_ESTABLISHED = 128, /* TCP: a segment without SYN passed */
 	NAT_DIRECT = 256,     /* of a pod with a peer past a service, from a port that its flow to the service uses as well */
 };
 
-/* The translated packet, and thereby the key of the reverse entry (twin): its source is this entry's destination and the other way round, its hook is twin. The
+/* The translated packet, and thereby the key of the reverse entry (twin): its source is this entry's destination and the other way round, its hook is the field twin. The
  * entry of the replies is stored first, with NOEXIST, so two flows never use the same ports; both are deleted together. The memory of an entry may be reused at
  * once, so a reader compares the check. */
 struct nat_entry4 {

@@ -48,7 +48,7 @@ func TestPrivilegedNatShare_ClientsOfServices(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoUDP, at(remotePod[family]))
-		ask := func(i int) []byte { return askService(family, 5000+uint16(i)).bytes(t) }
+		ask := func(i int) []byte { return serviceRequest(family, 5000+uint16(i)).bytes(t) }
 		for i := range natShare {
 			n.passes(podA, ask(i), actOK)
 		}
@@ -58,7 +58,7 @@ func TestPrivilegedNatShare_ClientsOfServices(t *testing.T) {
 			}
 		}
 		for i := range 3 {
-			n.refused(podA, ask(natShare+i), events.NATShare)
+			n.wantEgressDrop(podA, ask(natShare+i), events.NATShare)
 		}
 		n.wantNat(family, 2*natShare)
 		n.wantTranslations(podA.id, family, natShare)
@@ -79,7 +79,7 @@ func TestPrivilegedNatShare_ClientsOfServices(t *testing.T) {
 }
 
 // A flow that a policy denies does not count.
-func TestPrivilegedNatShare_RefusedFlowsDoNotCount(t *testing.T) {
+func TestPrivilegedNatShare_DeniedFlowsDoNotCount(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoUDP, at(remotePod[family]))
@@ -87,7 +87,7 @@ func TestPrivilegedNatShare_RefusedFlowsDoNotCount(t *testing.T) {
 		closed.pOut = 0
 		n.put(closed)
 		for i := range uint16(2 * natShare) {
-			n.refused(podA, askService(family, 5000+i).bytes(t), events.PolicyDenied)
+			n.wantEgressDrop(podA, serviceRequest(family, 5000+i).bytes(t), events.PolicyDenied)
 		}
 		n.wantNat(family, 0)
 		n.wantTranslations(podA.id, family, 0)
@@ -104,7 +104,7 @@ func TestPrivilegedNatShare_Masquerade(t *testing.T) {
 		for i := range natShare {
 			n.did(n.sendFrom(podA, leave(podA, i)), actUnspec)
 		}
-		n.wasRefused(n.sendFrom(podA, leave(podA, natShare)), events.NATShare)
+		n.wantDropReason(n.sendFrom(podA, leave(podA, natShare)), events.NATShare)
 		n.did(n.sendFrom(podB, leave(podB, natShare)), actUnspec)
 		const nodes = 3 * natShare
 		for i := range uint16(2 * nodes) {
@@ -131,7 +131,7 @@ func TestPrivilegedNatShare_WakesBeyondThreeQuarters(t *testing.T) {
 			count := NatCount{Ipv4: after, Ipv6: after}
 			n.update(MapNatFlows, uint32(podA.id), count)
 			for j := range uint16(share/16 + 1) {
-				n.passes(podA, askService(family, 5000+uint16(i)*100+j).bytes(t), actOK)
+				n.passes(podA, serviceRequest(family, 5000+uint16(i)*100+j).bytes(t), actOK)
 			}
 			if s := n.signal(); s != (CtSignal{Family: NatWakeSignal + uint32(family), Endpoint: uint32(podA.id)}) {
 				t.Errorf("IPv%d, %d flows: signal %+v", family, after, s)
@@ -141,7 +141,7 @@ func TestPrivilegedNatShare_WakesBeyondThreeQuarters(t *testing.T) {
 }
 
 // The expired flow of a pod from a port is replaced by the flow of an outside client to this port: it counts once.
-func TestPrivilegedNatShare_ClientTakesThePlaceOfWhatIsOver(t *testing.T) {
+func TestPrivilegedNatShare_ClientReplacesExpiredFlow(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {
 		server, from := on(podA.addr(family), 8080), on(client[family], 4000)
@@ -168,7 +168,7 @@ func TestPrivilegedNatShare_ClientsFromOutside(t *testing.T) {
 		for i := range natShare {
 			n.did(ask(i, first), actUnspec)
 		}
-		n.wasRefused(ask(natShare, first), events.NATShare)
+		n.wantDropReason(ask(natShare, first), events.NATShare)
 		n.did(ask(natShare, second), actUnspec)
 		n.wantTranslations(podA.id, family, natShare)
 		n.wantTranslations(podB.id, family, 1)
@@ -177,7 +177,7 @@ func TestPrivilegedNatShare_ClientsFromOutside(t *testing.T) {
 }
 
 // Outside clients with backends on other nodes count together, and leave entries for other flows: of pods, and of clients of local pods.
-func TestPrivilegedReal_ClientsOfBackendsElsewhereLeaveRoom(t *testing.T) {
+func TestPrivilegedReal_ClientsOfRemoteBackendsLeaveCapacity(t *testing.T) {
 	t.Parallel()
 	s := newSurroundings(t, ethernetOnly)
 	const quarters = 3 // of the possible flows; clients leave a sixteenth of these
@@ -199,12 +199,12 @@ func TestPrivilegedReal_ClientsOfBackendsElsewhereLeaveRoom(t *testing.T) {
 		if got := map[int]int32{4: count().Ipv4, 6: count().Ipv6}[family]; got != rest[family] {
 			t.Fatalf("IPv%d: %d flows count, want %d", family, got, rest[family])
 		}
-		refused := listenUDP(t, s.clients, client[family])
-		if _, err := refused.WriteToUDPAddrPort([]byte("hello"), far); err != nil {
+		overQuota := listenUDP(t, s.clients, client[family])
+		if _, err := overQuota.WriteToUDPAddrPort([]byte("hello"), far); err != nil {
 			t.Fatal(err)
 		}
 		s.talk(t, from, far, there, 10)
-		s.talk(t, refused, near, here, 10)
+		s.talk(t, overQuota, near, here, 10)
 		s.talk(t, here, portOf(from), from, 10)
 		if event := s.event(); event == nil || event.Reason != events.NATShare {
 			t.Errorf("IPv%d: event %+v", family, event)

@@ -14,7 +14,7 @@
 #include "reasons.h"
 
 #define ND_HOP_LIMIT 255 /* proves that no router forwarded the message */
-#define ND_FLAGS_ANSWER 0xe0000000 /* from a router, solicited, override */
+#define ND_FLAGS_REPLY 0xe0000000 /* from a router, solicited, override */
 #define ND_FLAGS_DEFENCE 0xa0000000 /* the same, unsolicited: to a pod that probes for the gateway's address */
 #define ND_OPTION_TARGET_MAC 2
 
@@ -58,7 +58,7 @@ struct nd_pseudo_header {
 };
 
 #define ND_OFFSET (ETH_HLEN + sizeof(struct ipv6hdr))
-#define ND_ANSWER_LENGTH (ND_OFFSET + sizeof(struct nd_advertisement))
+#define ND_REPLY_LENGTH (ND_OFFSET + sizeof(struct nd_advertisement))
 
 static __always_inline __be16 nd_checksum(struct nd_pseudo_header *pseudo, struct nd_advertisement *answer)
 {
@@ -70,24 +70,24 @@ static __always_inline __be16 nd_checksum(struct nd_pseudo_header *pseudo, struc
 	return ~sum;
 }
 
-/* nd_answer turns a solicitation for the gateway into the requested advertisement, in place. */
-static __always_inline verdict nd_answer(struct __sk_buff *skb, const struct endpoint_facts *self,
-					 const struct ipv6_packet *asked)
+/* nd_reply turns a solicitation for the gateway into the requested advertisement, in place. */
+static __always_inline verdict nd_reply(struct __sk_buff *skb, const struct endpoint_facts *self,
+					 const struct ipv6_packet *request)
 {
 	struct nd_advertisement answer = {
-		.message = { .type = ICMPV6_NEIGHBOUR_ADVERTISEMENT, .flags = bpf_htonl(ND_FLAGS_ANSWER) },
+		.message = { .type = ICMPV6_NEIGHBOUR_ADVERTISEMENT, .flags = bpf_htonl(ND_FLAGS_REPLY) },
 		.option = ND_OPTION_TARGET_MAC,
 		.option_length = 1,
 	};
 	struct nd_pseudo_header pseudo = {
-		.daddr = asked->saddr,
+		.daddr = request->saddr,
 		.length = bpf_htonl(sizeof(answer)),
 		.protocol = bpf_htonl(NEXT_ICMPV6),
 	};
 	struct ipv6hdr *ip;
 	void *head;
 
-	if (ipv6_is_unspecified(&asked->saddr)) {
+	if (ipv6_is_unspecified(&request->saddr)) {
 		pseudo.daddr = (struct in6_addr){ .s6_addr = { 0xff, 2, [15] = 1 } }; /* all nodes */
 		answer.message.flags = bpf_htonl(ND_FLAGS_DEFENCE);
 	}
@@ -97,9 +97,9 @@ static __always_inline verdict nd_answer(struct __sk_buff *skb, const struct end
 	answer.message.checksum = nd_checksum(&pseudo, &answer);
 
 	/* The request may have other options than the reply. */
-	if (bpf_skb_change_tail(skb, ND_ANSWER_LENGTH, 0))
+	if (bpf_skb_change_tail(skb, ND_REPLY_LENGTH, 0))
 		return DROP(FILE_ND, REASON_WRITE);
-	head = packet_head(skb, ND_ANSWER_LENGTH);
+	head = packet_head(skb, ND_REPLY_LENGTH);
 	if (!head)
 		return DROP(FILE_ND, REASON_WRITE);
 	ip = head + ETH_HLEN;
@@ -107,7 +107,7 @@ static __always_inline verdict nd_answer(struct __sk_buff *skb, const struct end
 	ip->saddr = pseudo.saddr;
 	ip->daddr = pseudo.daddr;
 	__builtin_memcpy(head + ND_OFFSET, &answer, sizeof(answer));
-	return deliver_answer(skb, self);
+	return deliver_reply(skb, self);
 }
 
 /* nd_solicitation is a separate function, so that the verifier checks it once. */
@@ -130,15 +130,15 @@ __attribute__((noinline)) int nd_solicitation(struct __sk_buff *skb, const struc
 	if (!probe && !ipv6_is_link_local(&packet->saddr) && !endpoint_has_ipv6(self, &packet->saddr))
 		return DROP(FILE_ND, REASON_SOURCE_IP);
 	if ((self->flags & ENDPOINT_IPV6) && ipv6_equal(&nd->target, self->gateway_ipv6))
-		return nd_answer(skb, self, packet);
+		return nd_reply(skb, self, packet);
 	if (probe && (ipv6_is_link_local(&nd->target) || endpoint_has_ipv6(self, &nd->target)))
-		return DROP(FILE_ND, REASON_HOUSEKEEPING);
+		return DROP(FILE_ND, REASON_CONTROL_TRAFFIC);
 	return DROP(FILE_ND, REASON_NEIGHBOUR_TARGET);
 }
 
-/* nd_judge evaluates the ICMPv6 types that concern only the link; they never leave it. STEP_NEIGHBOR means that the message is a neighbor solicitation,
+/* nd_evaluate evaluates the ICMPv6 types that concern only the link; they never leave it. STEP_NEIGHBOR means that the message is a neighbor solicitation,
  * CONTINUE that it is of another kind. */
-static __always_inline verdict nd_judge(struct __sk_buff *skb, const struct ipv6_packet *packet)
+static __always_inline verdict nd_evaluate(struct __sk_buff *skb, const struct ipv6_packet *packet)
 {
 	__u8 type;
 
@@ -154,7 +154,7 @@ static __always_inline verdict nd_judge(struct __sk_buff *skb, const struct ipv6
 	case ICMPV6_MLD2_REPORT:
 	case ICMPV6_ROUTER_SOLICITATION:
 	case ICMPV6_NEIGHBOUR_ADVERTISEMENT: /* the node sends no solicitations */
-		return DROP(FILE_ND, REASON_HOUSEKEEPING);
+		return DROP(FILE_ND, REASON_CONTROL_TRAFFIC);
 	case ICMPV6_MLD_QUERY:
 	case ICMPV6_ROUTER_ADVERTISEMENT:
 	case ICMPV6_REDIRECT:
@@ -179,6 +179,6 @@ static __always_inline verdict nd_from_host(struct __sk_buff *skb, const struct 
 	if (bpf_skb_load_bytes(skb, packet->l4, &type, sizeof(type)))
 		return DROP(FILE_ND, REASON_TRUNCATED);
 	if ((type >= ICMPV6_MLD_QUERY && type <= ICMPV6_REDIRECT) || type == ICMPV6_MLD2_REPORT)
-		return DROP(FILE_ND, REASON_HOUSEKEEPING);
+		return DROP(FILE_ND, REASON_CONTROL_TRAFFIC);
 	return CONTINUE;
 }

@@ -16,7 +16,7 @@ const (
 	naDefence = 0xa0
 )
 
-func TestPrivilegedND_GatewayIsAnswered(t *testing.T) {
+func TestPrivilegedND_GatewayReplies(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	bare := solicitation(podA, podA.ipv6, gateway6, gateway6)
@@ -31,8 +31,8 @@ func TestPrivilegedND_GatewayIsAnswered(t *testing.T) {
 			advertisement(podA, podA.ipv6, naAnswer)},
 		"from link-local": {solicitation(podA, linkLocal, solicitedNode(gateway6), gateway6),
 			advertisement(podA, linkLocal, naAnswer)},
-		"is it still there": {bare, advertisement(podA, podA.ipv6, naAnswer)},
-		"with more options": {long, advertisement(podA, podA.ipv6, naAnswer)},
+		"unicast solicitation": {bare, advertisement(podA, podA.ipv6, naAnswer)},
+		"with more options":    {long, advertisement(podA, podA.ipv6, naAnswer)},
 		"probe for its address": {solicitation(podA, unspecified, solicitedNode(gateway6), gateway6),
 			advertisement(podA, allNodes, naDefence)},
 	} {
@@ -43,7 +43,7 @@ func TestPrivilegedND_GatewayIsAnswered(t *testing.T) {
 	}
 }
 
-func TestPrivilegedND_Refuses(t *testing.T) {
+func TestPrivilegedND_Drops(t *testing.T) {
 	t.Parallel()
 	shared := newNode(t)
 	message := func(kind uint8, src, dst netip.Addr) icmp6 {
@@ -61,27 +61,27 @@ func TestPrivilegedND_Refuses(t *testing.T) {
 		in     icmp6
 		reason events.Reason
 	}{
-		"for another pod":            {solicitation(podA, podA.ipv6, solicitedNode(podB.ipv6), podB.ipv6), events.UnknownNeighbour},
-		"as another pod":             {solicitation(podA, podB.ipv6, solicitedNode(gateway6), gateway6), events.SourceIP},
-		"as the gateway":             {solicitation(podA, gateway6, solicitedNode(gateway6), gateway6), events.SourceIP},
-		"from behind a router":       {routed, events.Malformed},
-		"with a code":                {coded, events.Malformed},
-		"probe for its own address":  {solicitation(podA, unspecified, solicitedNode(podA.ipv6), podA.ipv6), events.Housekeeping},
-		"probe for its link-local":   {solicitation(podA, unspecified, solicitedNode(linkLocal), linkLocal), events.Housekeeping},
-		"probe for another's":        {solicitation(podA, unspecified, solicitedNode(podB.ipv6), podB.ipv6), events.UnknownNeighbour},
-		"router solicitation":        {message(133, linkLocal, netip.MustParseAddr("ff02::2")), events.Housekeeping},
-		"listener report":            {message(143, unspecified, netip.MustParseAddr("ff02::16")), events.Housekeeping},
-		"listener report, version 1": {message(131, linkLocal, groups[6]), events.Housekeeping},
-		"listener done":              {message(132, linkLocal, netip.MustParseAddr("ff02::2")), events.Housekeeping},
-		"neighbour advertisement":    {message(136, podA.ipv6, allNodes), events.Housekeeping},
-		"router advertisement":       {message(134, linkLocal, allNodes), events.ForbiddenICMPv6},
-		"router advertisement to b":  {message(134, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
-		"redirect":                   {message(137, linkLocal, podB.ipv6), events.ForbiddenICMPv6},
-		"listener query":             {message(130, linkLocal, allNodes), events.ForbiddenICMPv6},
-		"inverse solicitation":       {message(141, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
-		"inverse advertisement":      {message(142, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
-		"certification path":         {message(149, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
-		"multicast router":           {message(152, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
+		"for another pod":             {solicitation(podA, podA.ipv6, solicitedNode(podB.ipv6), podB.ipv6), events.UnknownNeighbour},
+		"as another pod":              {solicitation(podA, podB.ipv6, solicitedNode(gateway6), gateway6), events.SourceIP},
+		"as the gateway":              {solicitation(podA, gateway6, solicitedNode(gateway6), gateway6), events.SourceIP},
+		"hop limit below 255":         {routed, events.Malformed},
+		"with a code":                 {coded, events.Malformed},
+		"probe for its own address":   {solicitation(podA, unspecified, solicitedNode(podA.ipv6), podA.ipv6), events.ControlTraffic},
+		"probe for its link-local":    {solicitation(podA, unspecified, solicitedNode(linkLocal), linkLocal), events.ControlTraffic},
+		"probe for a foreign address": {solicitation(podA, unspecified, solicitedNode(podB.ipv6), podB.ipv6), events.UnknownNeighbour},
+		"router solicitation":         {message(133, linkLocal, netip.MustParseAddr("ff02::2")), events.ControlTraffic},
+		"listener report":             {message(143, unspecified, netip.MustParseAddr("ff02::16")), events.ControlTraffic},
+		"listener report, version 1":  {message(131, linkLocal, groups[6]), events.ControlTraffic},
+		"listener done":               {message(132, linkLocal, netip.MustParseAddr("ff02::2")), events.ControlTraffic},
+		"neighbour advertisement":     {message(136, podA.ipv6, allNodes), events.ControlTraffic},
+		"router advertisement":        {message(134, linkLocal, allNodes), events.ForbiddenICMPv6},
+		"router advertisement to b":   {message(134, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
+		"redirect":                    {message(137, linkLocal, podB.ipv6), events.ForbiddenICMPv6},
+		"listener query":              {message(130, linkLocal, allNodes), events.ForbiddenICMPv6},
+		"inverse solicitation":        {message(141, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
+		"inverse advertisement":       {message(142, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
+		"certification path":          {message(149, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
+		"multicast router":            {message(152, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := shared.as(t)
@@ -132,19 +132,19 @@ func TestPrivilegedIPv6_ExtensionHeaders(t *testing.T) {
 		in     []byte
 		reason events.Reason // 0 when the packet must pass
 	}{
-		"advertisement behind options": {chain(t, f, icmp, icmpBytes(134), hopByHop()), events.ForbiddenICMPv6},
-		"advertisement behind all kinds": {chain(t, f, icmp, icmpBytes(134), hopByHop(), routing(), auth(),
+		"advertisement after options": {chain(t, f, icmp, icmpBytes(134), hopByHop()), events.ForbiddenICMPv6},
+		"advertisement after all kinds of extensions": {chain(t, f, icmp, icmpBytes(134), hopByHop(), routing(), auth(),
 			destOptions(3)), events.ForbiddenICMPv6},
 		"advertisement in a first fragment": {chain(t, f, icmp, icmpBytes(134), fragment(1)), events.ForbiddenICMPv6},
-		"redirect behind six":               {chain(t, f, icmp, icmpBytes(137), many[:6]...), events.ForbiddenICMPv6},
-		"solicitation behind options":       {chain(t, f, icmp, icmpBytes(135), destOptions(0)), events.ForbiddenICMPv6},
+		"redirect after six extensions":     {chain(t, f, icmp, icmpBytes(137), many[:6]...), events.ForbiddenICMPv6},
+		"solicitation after options":        {chain(t, f, icmp, icmpBytes(135), destOptions(0)), events.ForbiddenICMPv6},
 		"more than six":                     {chain(t, f, icmp, icmpBytes(128), many...), events.IPv6Extension},
 		"ends inside an extension":          {chain(t, f, udp, nil, hopByHop(), routing()[:2]), events.IPv6Extension},
 		"length leads out": {chain(t, f, icmp, icmpBytes(134),
 			append([]byte{60, 200}, make([]byte, 6)...)), events.Truncated},
 		"extension that leads out to another": {chain(t, f, 60, icmpBytes(134),
 			append([]byte{60, 200}, make([]byte, 6)...)), events.IPv6Extension},
-		"echo behind six":                         {chain(t, f, icmp, icmpBytes(128), many[:6]...), 0},
+		"echo after six extensions":               {chain(t, f, icmp, icmpBytes(128), many[:6]...), 0},
 		"a later fragment of anything":            {chain(t, f, icmp, icmpBytes(134), fragment(8)), events.UnknownFragment},
 		"first fragment of a datagram":            {chain(t, f, udp, make([]byte, 24), fragment(1)), 0},
 		"nothing follows":                         {chain(t, f, 59, nil, destOptions(0)), 0},

@@ -23,8 +23,8 @@
 #include "related.h"
 
 /* Values in place of an endpoint in frags: received packets and sent packets are different ones. */
-#define NETDEV_COMES 0
-#define NETDEV_GOES 0xffff
+#define NETDEV_RECEIVES 0
+#define NETDEV_SENDS 0xffff
 
 static __noinline verdict netdev_ipv4(struct __sk_buff *skb, struct flow *flow)
 {
@@ -75,7 +75,7 @@ static __always_inline int netdev_fits(__u32 role, __u32 flags)
 {
 	if (role == L4_PLAIN)
 		return 1;
-	return !(flags & NAT_REPLY) == (role == L4_ASKS);
+	return !(flags & NAT_REPLY) == (role == L4_REQUEST);
 }
 
 /* netdev_changes reports whether the entry changes the packet: connections of the node itself stay unchanged. */
@@ -110,9 +110,9 @@ static __always_inline verdict netdev_rewrite(struct __sk_buff *skb, const struc
 	return v;
 }
 
-/* netdev_quoted looks up the flow of the inner packet of an ICMP error, and reports whether there is one: the error belongs to the sender of the inner packet.
+/* netdev_inner looks up the flow of the inner packet of an ICMP error, and reports whether there is one: the error belongs to the sender of the inner packet.
  * Afterwards flow describes the inner packet. */
-__attribute__((noinline)) int netdev_quoted(struct __sk_buff *skb, struct flow *flow, enum nat_place place)
+__attribute__((noinline)) int netdev_inner(struct __sk_buff *skb, struct flow *flow, enum nat_place place)
 {
 	struct nat_work *work = nat_work();
 	struct addr_key to;
@@ -131,7 +131,7 @@ __attribute__((noinline)) int netdev_quoted(struct __sk_buff *skb, struct flow *
 	if (!nat_peek(flow->family))
 		return 0;
 	/* The inner packet had the other direction. */
-	return netdev_fits(flow->l4.role == L4_PLAIN ? L4_PLAIN : flow->l4.role == L4_ASKS ? L4_ANSWER : L4_ASKS, work->entry.flags) &&
+	return netdev_fits(flow->l4.role == L4_PLAIN ? L4_PLAIN : flow->l4.role == L4_REQUEST ? L4_REPLY : L4_REQUEST, work->entry.flags) &&
 	       netdev_changes(work);
 }
 

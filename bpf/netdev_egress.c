@@ -41,12 +41,12 @@ __attribute__((noinline)) int is_outside_of_all(const struct flow *flow)
 	return !keeps || !*keeps;
 }
 
-/* is_asked_for reports whether a pod's packet belongs to a flow that its peer initiated: the peer knows the pod by its own address. */
-__attribute__((noinline)) int is_asked_for(struct flow *flow)
+/* is_peer_initiated reports whether a pod's packet belongs to a flow that its peer initiated: the peer knows the pod by its own address. */
+__attribute__((noinline)) int is_peer_initiated(struct flow *flow)
 {
 	if (!flow)
 		return 0;
-	if (flow->l4.role == L4_ANSWER)
+	if (flow->l4.role == L4_REPLY)
 		return 1;
 	flow_name(flow);
 	return flow_lookup(flow, ct_now()) && ct_end(&flow->entry, flow->second);
@@ -81,9 +81,9 @@ __attribute__((noinline)) int begin(struct __sk_buff *skb, const struct flow *fl
 	return snat_create(skb, flow->family);
 }
 
-/* is_taken reports whether replies to a packet of the node would match the entry of another flow. It overwrites the key of the work with the key of the
+/* is_in_use reports whether replies to a packet of the node would match the entry of another flow. It overwrites the key of the work with the key of the
  * packet. */
-__attribute__((noinline)) int is_taken(const struct flow *flow)
+__attribute__((noinline)) int is_in_use(const struct flow *flow)
 {
 	struct nat_work *work = nat_work();
 
@@ -106,19 +106,19 @@ __attribute__((noinline)) int is_of_service(const struct flow *flow)
 	return !!bpf_map_lookup_elem(&services, &work->choice.key);
 }
 
-/* node_opens reports whether a packet of the node initiates a flow that needs an entry. A reply of the node never does: a peer that makes the
+/* node_initiates reports whether a packet of the node initiates a flow that needs an entry. A reply of the node never does: a peer that makes the
  * node reply would fill the table. Three flows do: ICMP requests, because programs cannot look up the sockets that send them; a flow whose
  * replies would match the entry of a pod; and UDP from the port of a service, whose replies would be requests of that service
  * (netdev_ingress finds the sockets of TCP and of connected UDP). */
-static __always_inline int node_opens(const struct flow *flow)
+static __always_inline int node_initiates(const struct flow *flow)
 {
 	if (l4_is_icmp(flow->l4.protocol))
-		return flow->l4.role == L4_ASKS && snat_in_range(flow->l4.sport);
+		return flow->l4.role == L4_REQUEST && snat_in_range(flow->l4.sport);
 	if (!snat_has_ports(flow->l4.protocol))
 		return 0;
 	if (flow->l4.protocol == IPPROTO_TCP && (flow->l4.tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
 		return 0;
-	if (snat_in_range(flow->l4.sport) && is_taken(flow)) /* pods get no ports below the range */
+	if (snat_in_range(flow->l4.sport) && is_in_use(flow)) /* pods get no ports below the range */
 		return 1;
 	return flow->l4.protocol == IPPROTO_UDP && is_of_service(flow);
 }
@@ -144,7 +144,7 @@ static __always_inline verdict mask_pod(struct __sk_buff *skb, struct flow *flow
 
 	if (!is_masked(flow, ifindex))
 		return PASS;
-	if (is_asked_for(flow)) {
+	if (is_peer_initiated(flow)) {
 		if (flow->fragment == FRAGMENT_FIRST)
 			fragment_remember(flow);
 		return PASS;
@@ -156,16 +156,16 @@ static __always_inline verdict mask_pod(struct __sk_buff *skb, struct flow *flow
 /* report translates an ICMP error about a packet of a translated flow. */
 static __always_inline verdict report(struct __sk_buff *skb, struct flow *flow)
 {
-	__u32 quoted = flow->at + ICMP_LENGTH;
+	__u32 inner_at = flow->at + ICMP_LENGTH;
 	verdict v;
 
-	if (!netdev_quoted(skb, flow, NAT_TO_OUTSIDE))
+	if (!netdev_inner(skb, flow, NAT_TO_OUTSIDE))
 		return PASS;
-	v = nat_rewrite_error(skb, flow->family, quoted, flow->at, flow->end);
+	v = nat_rewrite_error(skb, flow->family, inner_at, flow->at, flow->end);
 	return v == CONTINUE ? PASS : v;
 }
 
-static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
 {
 	struct flow *flow = flow_work(DIRECTION_EGRESS);
 	__u32 ifindex = skb->ifindex;
@@ -175,7 +175,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 
 	if (!flow)
 		return DROP(FILE_NETDEV_EGRESS, REASON_INTERNAL);
-	flow->self = NETDEV_GOES;
+	flow->self = NETDEV_SENDS;
 	if (!bpf_map_lookup_elem(&netdevs, &ifindex))
 		return PASS;
 	v = netdev_read(skb, flow);
@@ -200,7 +200,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	if (flow->fragment == FRAGMENT_LATER)
 		return PASS;
 	if (node) /* no room for the entry is no reason to keep the node from speaking */
-		return node_opens(flow) && begin(skb, flow, 0) == CONTINUE ? follow(skb, flow) : PASS;
+		return node_initiates(flow) && begin(skb, flow, 0) == CONTINUE ? follow(skb, flow) : PASS;
 	return endpoint ? mask_pod(skb, flow, endpoint, ifindex) : PASS;
 }
 
@@ -208,7 +208,7 @@ SEC("tc")
 int netdev_egress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_EGRESS };
-	verdict v = judge(skb, &seen);
+	verdict v = evaluate(skb, &seen);
 
 	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
 }

@@ -136,7 +136,7 @@ type netdevEgressFlow struct {
 	End               uint32
 	Datagram          uint32
 	At                uint16
-	Quoted            uint16
+	InnerAt           uint16
 	Fragment          uint8
 	Family            uint8
 	Direction         uint8
@@ -151,7 +151,7 @@ type netdevEgressFlow struct {
 	Known             uint8
 	Table             uint8
 	Path              uint8
-	PeerRefused       uint8
+	PeerDenied        uint8
 	Foreign           uint8
 	Service           uint8
 	Midstream         uint8
@@ -166,8 +166,8 @@ type netdevEgressFlow struct {
 		V4 netdevEgressCtKey4
 		_  [24]byte
 	}
-	Entry   netdevEgressCtEntry
-	Dealing struct {
+	Entry          netdevEgressCtEntry
+	VerdictContext struct {
 		_         structs.HostLayout
 		Peer      netdevEgressAddrKey
 		Identity  uint32
@@ -178,7 +178,7 @@ type netdevEgressFlow struct {
 		Audited   uint8
 		Pad       [2]uint8
 	}
-	Question struct {
+	Lookup struct {
 		_        structs.HostLayout
 		Policy   uint32
 		Shape    uint32

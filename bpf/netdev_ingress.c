@@ -18,7 +18,6 @@
 #include "flow.h"
 #include "forward.h"
 #include "l4.h"
-#include "leave.h"
 #include "masquerade_maps.h"
 #include "nat.h"
 #include "nat_error.h"
@@ -27,6 +26,7 @@
 #include "overlay.h"
 #include "reasons.h"
 #include "reject.h"
+#include "route.h"
 #include "service.h"
 #include "snat.h"
 
@@ -72,23 +72,23 @@ __attribute__((noinline)) int tunnel_source(__u32 family)
 	return now && work ? nat_set_source(work, family, now->ipv4, (const word *)now->ipv6) : 0;
 }
 
-/* elsewhere changes the entry for a backend on another node, whose replies must return to this node. */
-static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flow, struct nat_work *work)
+/* remote_backend changes the entry for a backend on another node, whose replies must return to this node. */
+static __always_inline verdict remote_backend(struct __sk_buff *skb, struct flow *flow, struct nat_work *work)
 {
-	struct leave *leave = leave_work();
+	struct route *route = route_work();
 	verdict v;
 
 	work->entry.twin = NAT_FROM_OUTSIDE;
 	work->entry.flags |= NAT_REDIRECT;
-	if (!leave || !netdev_source(skb->ifindex, flow->family))
+	if (!route || !netdev_source(skb->ifindex, flow->family))
 		return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
-	if ((v = leave_route(skb, flow->family, 0)) != CONTINUE)
-		return v == STEP_TOO_BIG ? DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
+	if ((v = route_lookup(skb, flow->family, 0)) != CONTINUE)
+		return v == STEP_TOO_BIG ? DROP_REJECT(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
 	/* A node that is reached without the tunnel may be reached through it later. */
-	if (overlay_leads(leave->ifindex) || admit_target(flow->family))
+	if (overlay_leads(route->ifindex) || admit_target(flow->family))
 		return tunnel_source(flow->family) ? CONTINUE : DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	/* For a device without an address, the address of the device on which the request arrived is used. */
-	if (leave->ifindex != skb->ifindex && !netdev_source(leave->ifindex, flow->family))
+	if (route->ifindex != skb->ifindex && !netdev_source(route->ifindex, flow->family))
 		netdev_source(skb->ifindex, flow->family);
 	return CONTINUE;
 }
@@ -137,12 +137,12 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 	if (flow->l4.protocol == IPPROTO_TCP && (flow->l4.tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
 		if (flow->l4.tcp_flags & TCP_RST)
 			return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
-		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
+		return DROP_REJECT(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	}
 	if (!service_choose(choice)) {
 		if (choice->service.flags & (SERVICE_DROP | SERVICE_LOCAL_ONLY))
 			return DROP(FILE_NETDEV_INGRESS, REASON_NO_BACKEND);
-		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_NO_BACKEND);
+		return DROP_REJECT(FILE_NETDEV_INGRESS, REASON_NO_BACKEND);
 	}
 	if (!snat_has_ports(flow->l4.protocol) && choice->backend.port != flow->l4.dport)
 		return DROP(FILE_NETDEV_INGRESS, REASON_SERVICE_PROTOCOL);
@@ -158,7 +158,7 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 	};
 	__builtin_memcpy(work->entry.saddr, flow->from.addr, sizeof(work->entry.saddr));
 	__builtin_memcpy(work->entry.daddr, choice->backend.addr.addr, sizeof(work->entry.daddr));
-	if (!(choice->backend.flags & BACKEND_LOCAL) && (v = elsewhere(skb, flow, work)) != CONTINUE)
+	if (!(choice->backend.flags & BACKEND_LOCAL) && (v = remote_backend(skb, flow, work)) != CONTINUE)
 		return v;
 	return snat_create(skb, flow->family);
 }
@@ -199,7 +199,7 @@ __attribute__((noinline)) int translate(struct __sk_buff *skb, struct flow *flow
 	return v == CONTINUE ? follow(skb, flow) : v;
 }
 
-static __always_inline verdict judge(struct __sk_buff *skb)
+static __always_inline verdict evaluate(struct __sk_buff *skb)
 {
 	struct flow *flow = flow_work(DIRECTION_INGRESS);
 	__u32 ifindex = skb->ifindex;
@@ -207,7 +207,7 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 
 	if (!flow)
 		return DROP(FILE_NETDEV_INGRESS, REASON_INTERNAL);
-	flow->self = NETDEV_COMES;
+	flow->self = NETDEV_RECEIVES;
 	if (skb->pkt_type == PACKET_OTHERHOST || !bpf_map_lookup_elem(&netdevs, &ifindex))
 		return PASS; /* the stack drops frames that a switch flooded to all of its ports, or a bridge forwards them */
 	/* Services look up only new flows, and no translation changes the addresses of a flow between pods, so an established one needs neither. */
@@ -223,17 +223,17 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 	return v == PASS && direct_possible() ? direct_receive(skb, 0) : v;
 }
 
-/* tell returns an unchanged packet to its sender as a reset or an ICMP error with the reason of the drop. */
-__attribute__((noinline)) int tell(struct __sk_buff *skb, verdict v)
+/* reject_packet returns an unchanged packet to its sender as a reset or an ICMP error with the reason of the drop. */
+__attribute__((noinline)) int reject_packet(struct __sk_buff *skb, verdict v)
 {
-	struct leave *leave = leave_work();
-	enum reject_kind kind = REJECT_NOBODY;
+	struct route *route = route_work();
+	enum reject_kind kind = REJECT_NO_RECEIVER;
 
 	if (drop_reason_of(v) == REASON_TOO_BIG)
 		kind = REJECT_TOO_BIG;
 	if (drop_reason_of(v) == REASON_HOPS)
 		kind = REJECT_EXPIRED;
-	if (!leave || !reject(skb, 0, kind, kind == REJECT_TOO_BIG ? leave->mtu : 0) || eth_turn(skb) != CONTINUE)
+	if (!route || !reject(skb, 0, kind, kind == REJECT_TOO_BIG ? route->mtu : 0) || eth_turn(skb) != CONTINUE)
 		return TC_ACT_SHOT;
 	return bpf_redirect(skb->ifindex, 0);
 }
@@ -242,14 +242,14 @@ SEC("tc")
 int netdev_ingress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_INGRESS };
-	verdict v = judge(skb);
+	verdict v = evaluate(skb);
 	int action;
 
 	if (v == PASS)
 		admit(skb);
 	action = finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device run next */
 
-	return drop_is_aloud(v) ? tell(skb, v) : action;
+	return drop_is_reject(v) ? reject_packet(skb, v) : action;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

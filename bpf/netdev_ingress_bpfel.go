@@ -148,7 +148,7 @@ type netdevIngressFlow struct {
 	End               uint32
 	Datagram          uint32
 	At                uint16
-	Quoted            uint16
+	InnerAt           uint16
 	Fragment          uint8
 	Family            uint8
 	Direction         uint8
@@ -163,7 +163,7 @@ type netdevIngressFlow struct {
 	Known             uint8
 	Table             uint8
 	Path              uint8
-	PeerRefused       uint8
+	PeerDenied        uint8
 	Foreign           uint8
 	Service           uint8
 	Midstream         uint8
@@ -178,8 +178,8 @@ type netdevIngressFlow struct {
 		V4 netdevIngressCtKey4
 		_  [24]byte
 	}
-	Entry   netdevIngressCtEntry
-	Dealing struct {
+	Entry          netdevIngressCtEntry
+	VerdictContext struct {
 		_         structs.HostLayout
 		Peer      netdevIngressAddrKey
 		Identity  uint32
@@ -190,7 +190,7 @@ type netdevIngressFlow struct {
 		Audited   uint8
 		Pad       [2]uint8
 	}
-	Question struct {
+	Lookup struct {
 		_        structs.HostLayout
 		Policy   uint32
 		Shape    uint32
@@ -238,7 +238,7 @@ type netdevIngressIpcacheEntry struct {
 	Pad      uint8
 }
 
-type netdevIngressLeave struct {
+type netdevIngressRoute struct {
 	_       structs.HostLayout
 	Ifindex uint32
 	Mtu     uint32

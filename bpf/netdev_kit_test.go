@@ -234,7 +234,7 @@ func listenAt(t *testing.T, ns *testnet.Namespace, at netip.AddrPort) *net.UDPCo
 		check(t, err)
 	})
 	t.Cleanup(func() { _ = conn.Close() })
-	check(t, conn.SetDeadline(time.Now().Add(patience)))
+	check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	return conn
 }
 

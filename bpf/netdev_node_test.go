@@ -21,17 +21,17 @@ func (n *node) nodeSends(packet []byte) outcome {
 
 // Replies of the node create no entries of translated flows: otherwise one host that pings with every identifier, or connects to closed ports, would fill the
 // table for all pods.
-func TestPrivilegedNetdevEgress_AnswersOfTheNodeAreNotRemembered(t *testing.T) {
+func TestPrivilegedNetdevEgress_RepliesOfNode_CreateNoEntry(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		for i := range uint16(1000) {
-			own, asker := on(nodeOut[family], 32768+i), on(client[family], 4000+i)
+			own, requester := on(nodeOut[family], 32768+i), on(client[family], 4000+i)
 			for what, packet := range map[string][]byte{
 				"echo reply":             going(on(nodeOut[family], 0), on(client[family], 0)).echo(t, true, 32768+i),
-				"reset":                  going(own, asker).tcp(t, "RA"),
-				"SYN-ACK":                going(own, asker).tcp(t, "SA"),
-				"segment":                going(own, asker).tcp(t, "A"),
-				"datagram":               going(own, asker).bytes(t),
+				"reset":                  going(own, requester).tcp(t, "RA"),
+				"SYN-ACK":                going(own, requester).tcp(t, "SA"),
+				"segment":                going(own, requester).tcp(t, "A"),
+				"datagram":               going(own, requester).bytes(t),
 				"datagram of the tunnel": going(own, on(otherNode[family], 8472)).bytes(t),
 			} {
 				if got := n.nodeSends(packet); got.action != actUnspec || string(got.packet) != string(packet) {
@@ -44,7 +44,7 @@ func TestPrivilegedNetdevEgress_AnswersOfTheNodeAreNotRemembered(t *testing.T) {
 }
 
 // A flow of the node whose replies would match the entry of a pod's flow gets another port.
-func TestPrivilegedNetdevEgress_TheNodeEvadesAPodsPort(t *testing.T) {
+func TestPrivilegedNetdevEgress_TheNodeAvoidsPodPorts(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		pod, own, server := on(podA.addr(family), 40000), on(nodeOut[family], 40000), on(client[family], 53)
@@ -74,7 +74,7 @@ func l4At(family int) int {
 }
 
 // A pod's flow never gets a port that a socket of the node uses: a listener, a connection or a socket for datagrams.
-func TestPrivilegedNetdevEgress_PodsEvadePortsOfSockets(t *testing.T) {
+func TestPrivilegedNetdevEgress_PodsAvoidSocketPorts(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		const listener, datagrams, unused = 41000, 41001, 41002
@@ -85,12 +85,12 @@ func TestPrivilegedNetdevEgress_PodsEvadePortsOfSockets(t *testing.T) {
 			packet func(f flow) []byte
 			keeps  bool
 		}{
-			"TCP from a listener's port":        {listener, func(f flow) []byte { return f.tcp(t, "S") }, false},
-			"UDP from a socket's port":          {datagrams, func(f flow) []byte { return f.bytes(t) }, false},
-			"UDP from a port that only TCP has": {listener, func(f flow) []byte { return f.bytes(t) }, true},
-			"TCP from a port that only UDP has": {datagrams, func(f flow) []byte { return f.tcp(t, "S") }, true},
-			"TCP from a port without a socket":  {unused, func(f flow) []byte { return f.tcp(t, "S") }, true},
-			"UDP from a port without a socket":  {unused, func(f flow) []byte { return f.bytes(t) }, true},
+			"TCP from a listener's port":       {listener, func(f flow) []byte { return f.tcp(t, "S") }, false},
+			"UDP from a socket's port":         {datagrams, func(f flow) []byte { return f.bytes(t) }, false},
+			"UDP from a port of TCP only":      {listener, func(f flow) []byte { return f.bytes(t) }, true},
+			"TCP from a port of UDP only":      {datagrams, func(f flow) []byte { return f.tcp(t, "S") }, true},
+			"TCP from a port without a socket": {unused, func(f flow) []byte { return f.tcp(t, "S") }, true},
+			"UDP from a port without a socket": {unused, func(f flow) []byte { return f.bytes(t) }, true},
 		} {
 			server := on(client[family], 53)
 			got := n.sendFrom(podA, c.packet(going(on(podA.addr(family), c.port), server)))

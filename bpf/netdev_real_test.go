@@ -59,7 +59,7 @@ func TestPrivilegedReal_MasqueradeKeepsConnectionsApart(t *testing.T) {
 }
 
 // A peer needs no route through the node's address: a pod that receives a request to its own address replies from this address.
-func TestPrivilegedReal_AnswersKeepThePodsAddress(t *testing.T) {
+func TestPrivilegedReal_RepliesKeepPodAddress(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
 		for _, family := range families {
@@ -122,7 +122,7 @@ func accept(t *testing.T, ns *testnet.Namespace, at netip.Addr) (port netip.Addr
 			return
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(testTimeout))
 		peers <- conn.RemoteAddr().(*net.TCPAddr).AddrPort()
 		data, _ := io.ReadAll(conn)
 		_, _ = conn.Write([]byte("got it"))
@@ -138,11 +138,11 @@ func TestPrivilegedReal_StreamsThroughTranslations(t *testing.T) {
 		data := bytes.Repeat([]byte("waggle dance "), 100_000)
 		for _, family := range families {
 			out, outGot, outPeer := accept(t, s.clients, client[family])
-			here, hereGot, herePeer := accept(t, s.a, podA.addr(family))
-			there, thereGot, therePeer := accept(t, s.distant, distantPod[family])
+			local, localGot, localPeer := accept(t, s.a, podA.addr(family))
+			remote, remoteGot, remotePeer := accept(t, s.distant, distantPod[family])
 			near, far := netip.AddrPortFrom(balancer[family], 80), netip.AddrPortFrom(nodeOut[family], 30002)
-			s.serve(uint32(family), near, loadbalancer.TCP, 0, here)
-			s.serve(uint32(family)*10, far, loadbalancer.TCP, 0, there)
+			s.serve(uint32(family), near, loadbalancer.TCP, 0, local)
+			s.serve(uint32(family)*10, far, loadbalancer.TCP, 0, remote)
 			for name, c := range map[string]struct {
 				from *testnet.Namespace
 				to   netip.AddrPort
@@ -151,18 +151,18 @@ func TestPrivilegedReal_StreamsThroughTranslations(t *testing.T) {
 				want netip.Addr
 			}{
 				"masqueraded":        {s.a, out, outGot, outPeer, nodeOut[family]},
-				"to a backend here":  {s.clients, near, hereGot, herePeer, client[family]},
-				"to a backend there": {s.clients, far, thereGot, therePeer, nodeIn[family]},
+				"to a local backend": {s.clients, near, localGot, localPeer, client[family]},
+				"to a backend there": {s.clients, far, remoteGot, remotePeer, nodeIn[family]},
 			} {
 				var conn net.Conn
 				var err error
-				c.from.Do(func() { conn, err = net.DialTimeout("tcp", c.to.String(), patience) })
+				c.from.Do(func() { conn, err = net.DialTimeout("tcp", c.to.String(), testTimeout) })
 				if err != nil {
 					t.Errorf("IPv%d %s: %v; last event %+v", family, name, err, s.event())
 					continue
 				}
 				defer conn.Close()
-				check(t, conn.SetDeadline(time.Now().Add(patience)))
+				check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 				_, err = conn.Write(data)
 				check(t, err)
 				check(t, conn.(*net.TCPConn).CloseWrite())
@@ -175,10 +175,10 @@ func TestPrivilegedReal_StreamsThroughTranslations(t *testing.T) {
 	})
 }
 
-// askRepeatedly sends a datagram each second until a reply or an error arrives, and returns the error of the socket. Kernels limit the rate of ICMP errors,
+// sendUntilReply sends a datagram each second until a reply or an error arrives, and returns the error of the socket. Kernels limit the rate of ICMP errors,
 // and drop packets that wait too long for the link address of a neighbour.
-func askRepeatedly(conn net.Conn) (err error) {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+func sendUntilReply(conn net.Conn) (err error) {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
 		if _, err = conn.Write([]byte("is anybody there?")); err != nil {
 			return err // of the previous datagram
 		}
@@ -204,7 +204,7 @@ func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
 				to   netip.AddrPort
 			}{
 				"masqueraded":        {s.a, netip.AddrPortFrom(client[family], closed)},
-				"to a backend here":  {s.clients, near},
+				"to a local backend": {s.clients, near},
 				"to a backend there": {s.clients, far},
 			} {
 				var conn net.Conn
@@ -214,7 +214,7 @@ func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
 					check(t, err)
 				})
 				defer conn.Close()
-				if err := askRepeatedly(conn); !errors.Is(err, unix.ECONNREFUSED) {
+				if err := sendUntilReply(conn); !errors.Is(err, unix.ECONNREFUSED) {
 					t.Errorf("IPv%d %s: %v, want %v; last event %+v", family, name, err, unix.ECONNREFUSED, s.event())
 				}
 			}
@@ -226,7 +226,7 @@ func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
 }
 
 // A client of a service without backends gets an error immediately.
-func TestPrivilegedReal_NobodyServesOutside(t *testing.T) {
+func TestPrivilegedReal_NoBackend_ErrorToOutsideClient(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
 		for _, family := range families {
@@ -234,10 +234,10 @@ func TestPrivilegedReal_NobodyServesOutside(t *testing.T) {
 				to := netip.AddrPortFrom(balancer[family], 8080)
 				s.serve(uint32(family), to, protocol, 0)
 				s.clients.Do(func() {
-					conn, err := net.DialTimeout(network, to.String(), patience)
+					conn, err := net.DialTimeout(network, to.String(), testTimeout)
 					if err == nil { // UDP gets the error later
 						defer conn.Close()
-						check(t, conn.SetDeadline(time.Now().Add(patience)))
+						check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 						_, err = conn.Write([]byte("is anybody there?"))
 						check(t, err)
 						_, err = conn.Read(make([]byte, 10))
@@ -252,7 +252,7 @@ func TestPrivilegedReal_NobodyServesOutside(t *testing.T) {
 }
 
 // The path to the other node has a smaller MTU than the clients: they get an ICMP error and send smaller packets.
-func TestPrivilegedReal_ShorterWayToTheBackend(t *testing.T) {
+func TestPrivilegedReal_SmallerMTUToBackend(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
 		s.host.Do(func() {
@@ -268,12 +268,12 @@ func TestPrivilegedReal_ShorterWayToTheBackend(t *testing.T) {
 			before := s.count(events.TooBig, DirectionIngress)
 			var conn net.Conn
 			var err error
-			s.clients.Do(func() { conn, err = net.DialTimeout("tcp", far.String(), patience) })
+			s.clients.Do(func() { conn, err = net.DialTimeout("tcp", far.String(), testTimeout) })
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			check(t, conn.SetDeadline(time.Now().Add(patience)))
+			check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 			_, err = conn.Write(data)
 			check(t, err)
 			check(t, conn.(*net.TCPConn).CloseWrite())
@@ -337,7 +337,7 @@ func TestPrivilegedReal_FirstDatagramIsTooBig(t *testing.T) {
 }
 
 // A host that uses an address of the node, or of a local pod, reaches neither a service nor passes the rules of the node.
-func TestPrivilegedReal_NobodyOutsideIsTheNode(t *testing.T) {
+func TestPrivilegedReal_SpoofedLocalAddress_IsDropped(t *testing.T) {
 	t.Parallel()
 	s := newSurroundings(t, ethernetOnly)
 	var mine, nodes mac.Addr

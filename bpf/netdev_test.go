@@ -44,28 +44,28 @@ func (n *node) sendFrom(p pod, packet []byte) outcome {
 }
 
 // Whole packets, checksums included, in both directions.
-func TestPrivilegedNetdev_MasqueradesThereAndBack(t *testing.T) {
+func TestPrivilegedNetdev_MasqueradesBothDirections(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		pod, node, server := on(podA.addr(family), 40000), on(nodeOut[family], 40000), on(client[family], 53)
 		n.wantPacket(n.sendFrom(podA, going(pod, server).bytes(t)), actUnspec, going(node, server).bytes(t))
 		n.wantPacket(n.run(NetdevIngress, ifUplink, coming(server, node).bytes(t)), actUnspec, coming(server, pod).bytes(t))
 		// Not for another host, nor from another port.
-		stranger := coming(on(client[family].Next(), 53), node).bytes(t)
-		n.wantPacket(n.run(NetdevIngress, ifUplink, stranger), actUnspec, stranger)
+		otherHost := coming(on(client[family].Next(), 53), node).bytes(t)
+		n.wantPacket(n.run(NetdevIngress, ifUplink, otherHost), actUnspec, otherHost)
 		other := coming(on(client[family], 54), node).bytes(t)
 		n.wantPacket(n.run(NetdevIngress, ifUplink, other), actUnspec, other)
 	})
 }
 
-func TestPrivilegedNetdev_LeavesAloneWhatIsNotItsOwn(t *testing.T) {
+func TestPrivilegedNetdev_OtherTraffic_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		pod := on(podA.addr(family), 40000)
 		for name, packet := range map[string]flow{
-			"to a pod elsewhere":           going(pod, on(distantPod[family], 53)),
+			"to a remote pod":              going(pod, on(distantPod[family], 53)),
 			"to another node":              going(pod, on(otherNode[family], 53)),
-			"from somebody else":           going(on(balancer[family], 40000), on(client[family], 53)),
+			"from another source":          going(on(balancer[family], 40000), on(client[family], 53)),
 			"from the node, from low down": going(on(nodeOut[family], 22), on(client[family], 40000)),
 		} {
 			in := packet.bytes(t)
@@ -76,7 +76,7 @@ func TestPrivilegedNetdev_LeavesAloneWhatIsNotItsOwn(t *testing.T) {
 		}
 		// A device without an entry changes nothing.
 		in := going(pod, on(client[family], 53)).bytes(t)
-		n.wantPacket(n.runSkb(NetdevEgress, skBuff{Ifindex: ifStranger, IngressIfindex: ifPodA}, in), actUnspec, in)
+		n.wantPacket(n.runSkb(NetdevEgress, skBuff{Ifindex: ifUnmanaged, IngressIfindex: ifPodA}, in), actUnspec, in)
 		// Without its flag the family is not masqueraded.
 		n.update(MapNetdevs, uint32(ifUplink), Netdev{Ipv4: IPv4Word(nodeOut[4]), Ipv6: IPv6Bytes(nodeOut[6])})
 		n.wantPacket(n.sendFrom(podA, in), actUnspec, in)
@@ -84,7 +84,7 @@ func TestPrivilegedNetdev_LeavesAloneWhatIsNotItsOwn(t *testing.T) {
 }
 
 // A client's packet goes to the local backend, whose reply has the service's address.
-func TestPrivilegedNetdev_BackendHere(t *testing.T) {
+func TestPrivilegedNetdev_LocalBackend(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		from, service, backend := on(client[family], 4000), on(balancer[family], 80), on(podA.addr(family), 8080)
@@ -101,7 +101,7 @@ func TestPrivilegedNetdev_BackendHere(t *testing.T) {
 }
 
 // A pod on another node may use a port for a service, and when that connection has ended, for the backend itself, and the reverse.
-func TestPrivilegedNetdev_PortIsUsedAgainForTheServer(t *testing.T) {
+func TestPrivilegedNetdev_PortReusedForBackend(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		from, service, server := on(distantPod[family], 4000), on(balancer[family], 80), on(podA.addr(family), 8080)
@@ -117,7 +117,7 @@ func TestPrivilegedNetdev_PortIsUsedAgainForTheServer(t *testing.T) {
 }
 
 // Clients that are not served are dropped, each with a specific reason.
-func TestPrivilegedNetdev_Refuses(t *testing.T) {
+func TestPrivilegedNetdev_Drops(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		from, backend := on(client[family], 4000), on(podA.addr(family), 8080)
@@ -133,12 +133,12 @@ func TestPrivilegedNetdev_Refuses(t *testing.T) {
 			in     flow
 			reason events.Reason
 		}{
-			"no backend here":       {coming(from, to(1)), events.NoBackend},
-			"nobody, and no answer": {coming(from, to(2)), events.NoBackend},
-			"out of range":          {coming(from, to(3)), events.SourceRange},
-			"within the cluster":    {coming(from, to(4)), events.ClusterIP},
-			"as a pod":              {coming(on(podB.addr(family), 4000), to(5)), events.SourceIP},
-			"as the node":           {coming(on(nodeOut[family], 4000), to(5)), events.SourceIP},
+			"no local backend":     {coming(from, to(1)), events.NoBackend},
+			"no backend, no reply": {coming(from, to(2)), events.NoBackend},
+			"out of range":         {coming(from, to(3)), events.SourceRange},
+			"within the cluster":   {coming(from, to(4)), events.ClusterIP},
+			"as a pod":             {coming(on(podB.addr(family), 4000), to(5)), events.SourceIP},
+			"as the node":          {coming(on(nodeOut[family], 4000), to(5)), events.SourceIP},
 		} {
 			n.wantDrop(NetdevIngress, ifUplink, c.in.bytes(t), c.reason, DirectionIngress)
 			if t.Failed() {
@@ -154,7 +154,7 @@ func TestPrivilegedNetdev_Refuses(t *testing.T) {
 }
 
 // Denying ranges drop their clients, and allow clients outside of them and all of the other family.
-func TestPrivilegedNetdev_RangesThatDeny(t *testing.T) {
+func TestPrivilegedNetdev_DenyingRanges(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		from, to, backend := on(client[family], 4000), on(balancer[family], 80), on(podA.addr(family), 8080)
@@ -221,9 +221,9 @@ func TestPrivilegedNetdev_EchoIdentifiers(t *testing.T) {
 		ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolICMPv4, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
 		return serialize(t, ether(from, to, proto), ip, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(kind, 0), Id: id, Seq: 1})
 	}
-	asks := func(p pod) []byte { return echo(uplinkMAC, networkMAC, p.ipv4, client[4], 8, id) }
-	n.wantPacket(n.sendFrom(podA, asks(podA)), actUnspec, echo(uplinkMAC, networkMAC, nodeOut[4], client[4], 8, id))
-	second := n.sendFrom(podB, asks(podB))
+	request := func(p pod) []byte { return echo(uplinkMAC, networkMAC, p.ipv4, client[4], 8, id) }
+	n.wantPacket(n.sendFrom(podA, request(podA)), actUnspec, echo(uplinkMAC, networkMAC, nodeOut[4], client[4], 8, id))
+	second := n.sendFrom(podB, request(podB))
 	got := uint16(second.packet[offIP+24])<<8 | uint16(second.packet[offIP+25])
 	if got == id {
 		t.Fatal("both pods ask with the same identifier")

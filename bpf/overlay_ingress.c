@@ -71,7 +71,7 @@ __attribute__((noinline)) int to_client(struct __sk_buff *skb)
 
 	if (!flow || !work)
 		return DROP(FILE_OVERLAY_INGRESS, REASON_INTERNAL);
-	flow->self = NETDEV_COMES;
+	flow->self = NETDEV_RECEIVES;
 	if (netdev_read(skb, flow) != CONTINUE)
 		return PASS;
 	if (flow->l4.role == L4_ERROR)
@@ -79,7 +79,7 @@ __attribute__((noinline)) int to_client(struct __sk_buff *skb)
 	return netdev_known(flow, NAT_FROM_OUTSIDE) && (work->entry.flags & NAT_REDIRECT) ? forward(skb, flow) : PASS;
 }
 
-static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
 {
 	struct ipv4_packet ipv4;
 	struct ipv6_packet ipv6;
@@ -122,7 +122,7 @@ SEC("tc")
 int overlay_ingress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_INGRESS };
-	verdict v = judge(skb, &seen);
+	verdict v = evaluate(skb, &seen);
 
 	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
 }

@@ -16,7 +16,7 @@ import (
 
 const (
 	tunnelPort = 8472
-	ifTunnel   = ifStranger // programs use nothing but the index of the tunnel device
+	ifTunnel   = ifUnmanaged // programs use nothing but the index of the tunnel device
 )
 
 // Other nodes of the tests: otherNode and distantPod with their ranges.
@@ -33,8 +33,8 @@ const (
 	thirdID uint16 = 16383
 )
 
-// identityTold is an identity that policies know and ipcache does not contain.
-const identityTold = 0x4712
+// identityFromVNI is an identity that policies know and ipcache does not contain.
+const identityFromVNI = 0x4712
 
 // tunnelledAs is the name of the program that replaces the tunnel device, see [node.arriveAs].
 const tunnelledAs = "tunnelled"
@@ -80,7 +80,7 @@ func onUnderlayWith(t *testing.T, underlay int, modes uint32, test func(t *testi
 				n.update(MapIpcache, NewAddrKey(thirdPod[f]), IpcacheEntry{Identity: identityDistant, Node: thirdID})
 			}
 			n.update(MapIpcache, NewAddrKey(thirdNode[4]), IpcacheEntry{Identity: 6, Node: thirdID})
-			n.policiesKnow(identityTold)
+			n.policiesKnow(identityFromVNI)
 			test(t, n, family)
 		})
 	}
@@ -169,7 +169,7 @@ func inside(src, dst netip.Addr) flow {
 	return flow{from: mac.Addr{2, 8, 8, 8, 8, 8}, to: mac.Addr{2, 7, 7, 7, 7, 8}, src: src, dst: dst}
 }
 
-func TestPrivilegedOverlayIngress_PassesWhatTheNodeOfTheSourceSends(t *testing.T) {
+func TestPrivilegedOverlayIngress_ForwardsPacketsOfSourceNode(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
 		pod := podA.addr(family)
@@ -179,7 +179,7 @@ func TestPrivilegedOverlayIngress_PassesWhatTheNodeOfTheSourceSends(t *testing.T
 			identity uint32 // of the mark
 		}{
 			"a known pod":                       {distantPod[family], pod, identityDistant, identityDistant},
-			"a pod of which the range is known": {distantPod[family].Next(), pod, identityTold, identityTold},
+			"a pod in a known range":            {distantPod[family].Next(), pod, identityFromVNI, identityFromVNI},
 			"the other node itself":             {otherNode[family], pod, 6, 6},
 			"to this node":                      {distantPod[family], gateways[family], identityDistant, identityDistant},
 			"to the underlay address of a node": {distantPod[family], nodeIn[family], identityDistant, identityDistant},
@@ -225,10 +225,10 @@ func TestPrivilegedOverlayIngress_IdentityOfTheSender(t *testing.T) {
 		cases := map[string]sender{
 			"the lowest number of the cluster":       {unknown, 256, 256, 0},
 			"the highest number of the cluster":      {unknown, 65535, 65535, 0},
-			"an identity that policies do not know":  {unknown, unheard, 0, 0},
-			"ipcache knows no identity of the pod":   {unresolved, 4712, 4712, 0},
+			"an identity unknown to policies":        {unknown, unheard, 0, 0},
+			"ipcache without identity of the pod":    {unresolved, 4712, 4712, 0},
 			"ipcache and VNI differ":                 {distantPod[family], 4712, identityDistant, 1},
-			"differ, and policies do not know it":    {distantPod[family], unheard, identityDistant, 1},
+			"different, unknown to policies":         {distantPod[family], unheard, identityDistant, 1},
 			"a known pod without a number":           {distantPod[family], 2, identityDistant, 1},
 			"a node":                                 {otherNode[family], 6, 6, 0},
 			"a node with an API server":              {server, 6, 7, 0},
@@ -254,7 +254,7 @@ func TestPrivilegedOverlayIngress_IdentityOfTheSender(t *testing.T) {
 	})
 }
 
-func TestPrivilegedOverlayIngress_Refuses(t *testing.T) {
+func TestPrivilegedOverlayIngress_Drops(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
 		pod, known := podA.addr(family), distantPod[family]
@@ -279,8 +279,8 @@ func TestPrivilegedOverlayIngress_Refuses(t *testing.T) {
 			"a pod of this node":                  {outerHeader{from: otherNode[4], vni: 5}, podB.addr(family), pod, events.TunnelSource},
 			"this node":                           {outerHeader{from: otherNode[4], vni: 6}, gateways[family], pod, events.TunnelSource},
 			"a client outside":                    {outerHeader{from: otherNode[4], vni: 2}, client[family], pod, events.TunnelSource},
-			"to a pod that is not here":           {outerHeader{from: otherNode[4], vni: 5}, known, podB.addr(family).Next(), events.NoEndpoint},
-			"to a third node, which may not lead": {outerHeader{from: otherNode[4], vni: 5}, known, thirdPod[family], events.NoEndpoint},
+			"to a pod of another node":            {outerHeader{from: otherNode[4], vni: 5}, known, podB.addr(family).Next(), events.NoEndpoint},
+			"to a third node, not allowed":        {outerHeader{from: otherNode[4], vni: 5}, known, thirdPod[family], events.NoEndpoint},
 			"to the outside":                      {outerHeader{from: otherNode[4], vni: 5}, known, client[family], events.NoEndpoint},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -311,9 +311,9 @@ func sendsThroughTheTunnel(t *testing.T, n *node, underlay, family int) {
 	t.Helper()
 	pod := podA.addr(family)
 	for name, c := range map[string]flow{
-		"a pod to a known pod":                     fromStack(pod, distantPod[family]),
-		"a pod to one of which the range is known": fromStack(pod, distantPod[family].Next()),
-		"the node": fromStack(gateways[family], distantPod[family]),
+		"a pod to a known pod":            fromStack(pod, distantPod[family]),
+		"a pod to a pod in a known range": fromStack(pod, distantPod[family].Next()),
+		"the node":                        fromStack(gateways[family], distantPod[family]),
 	} {
 		in := c.bytes(t)
 		got := n.runSkb(HostEgress, skBuff{Ifindex: ifHost, Mark: 0xf00}, in)
@@ -333,9 +333,9 @@ func sendsThroughTheTunnel(t *testing.T, n *node, underlay, family int) {
 		at, priority uint32
 		tunnelled    bool
 	}{
-		"from the stack":                 {at: ifHost, priority: 5},
-		"a test of the underlay":         {at: ifHost, priority: OverlayUncompleted, tunnelled: true},
-		"from the device that completes": {at: ifUplink, tunnelled: true},
+		"from the stack":                           {at: ifHost, priority: 5},
+		"a test of the underlay":                   {at: ifHost, priority: OverlayUncompleted, tunnelled: true},
+		"from the device that completes checksums": {at: ifUplink, tunnelled: true},
 	} {
 		in := fromStack(pod, distantPod[family]).bytes(t)
 		got := n.runSkb(HostEgress, skBuff{Ifindex: c.at, Mark: 0xf00, Priority: c.priority}, in)
@@ -377,7 +377,7 @@ func TestPrivilegedNetdevEgress_TheTunnelIsForNodes(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
 		peer := on(client[family], tunnelPort)
-		n.wasRefused(n.sendFrom(podA, going(on(podA.addr(family), 40000), peer).bytes(t)), events.Encapsulated)
+		n.wantDropReason(n.sendFrom(podA, going(on(podA.addr(family), 40000), peer).bytes(t)), events.Encapsulated)
 		outer := going(on(nodeOut[family], 40000), peer).bytes(t)
 		n.wantPacket(n.nodeSends(outer), actUnspec, outer)
 		n.wantNat(family, 0)
@@ -416,8 +416,8 @@ func TestPrivilegedNetdevIngress_KeepsTheTunnelForNodes(t *testing.T) {
 		n.wantPacket(n.run(NetdevIngress, ifUplink, from(otherNode[family], tunnelPort)), actUnspec, from(otherNode[family], tunnelPort))
 		n.wantPacket(n.run(NetdevIngress, ifUplink, from(client[family], tunnelPort+1)), actUnspec, from(client[family], tunnelPort+1))
 		// A packet that is not for this node is forwarded to its destination.
-		away := coming(on(client[family], 40000), on(otherNode[family], tunnelPort)).bytes(t)
-		n.wantPacket(n.run(NetdevIngress, ifUplink, away), actUnspec, away)
+		transit := coming(on(client[family], 40000), on(otherNode[family], tunnelPort)).bytes(t)
+		n.wantPacket(n.run(NetdevIngress, ifUplink, transit), actUnspec, transit)
 	})
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		in := coming(on(client[family], 40000), on(nodeOut[family], tunnelPort)).bytes(t)
@@ -445,7 +445,7 @@ func TestPrivilegedPodEgress_KeepsPodsOutOfTheTunnel(t *testing.T) {
 }
 
 // Without its step, packets of a pod to another node go to the stack.
-func TestPrivilegedPodEgress_LeavesOtherNodesToTheStackWithoutTheStep(t *testing.T) {
+func TestPrivilegedPodEgress_MissingStep_PassesToStack(t *testing.T) {
 	t.Parallel()
 	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
 		n.withoutStep(stepToNode)
@@ -473,8 +473,8 @@ func TestPrivilegedServices_DoNotLeadIntoTheTunnel(t *testing.T) {
 				outside := s.run(NetdevIngress, ifUplink, coming(on(client[family], 40000), service).bytes(t))
 				pod := s.run(PodEgress, ifPodA, sent(podA, podA.addr(family), service.Addr()).ports(40000, service.Port()).bytes(t))
 				if backend.Port() == tunnelPort {
-					s.wasRefused(outside, events.Encapsulated)
-					s.wasRefused(pod, events.Encapsulated)
+					s.wantDropReason(outside, events.Encapsulated)
+					s.wantDropReason(pod, events.Encapsulated)
 					s.wantNat(family, 0)
 				} else if outside.action == actShot || pod.action == actShot {
 					t.Errorf("IPv%d to port %d of a node: actions %d for a client outside and %d for a pod", family, backend.Port(), outside.action, pod.action)

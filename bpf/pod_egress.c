@@ -31,7 +31,7 @@ __attribute__((noinline)) int from_ipv4(struct __sk_buff *skb, const struct endp
 	if (!endpoint_has_ipv4(self, packet.saddr))
 		return DROP(FILE_POD_EGRESS, REASON_SOURCE_IP);
 	if (ipv4_is_group(packet.daddr))
-		return packet.protocol == IPPROTO_IGMP ? DROP(FILE_POD_EGRESS, REASON_HOUSEKEEPING) :
+		return packet.protocol == IPPROTO_IGMP ? DROP(FILE_POD_EGRESS, REASON_CONTROL_TRAFFIC) :
 							 DROP(FILE_POD_EGRESS, REASON_MULTICAST);
 	if (ipv4_is_node_local(packet.daddr))
 		return DROP(FILE_POD_EGRESS, REASON_STALE_IP);
@@ -52,7 +52,7 @@ __attribute__((noinline)) int from_ipv6(struct __sk_buff *skb, const struct endp
 		return v;
 	if ((v = ipv6_skip_extensions(skb, &packet)) != CONTINUE)
 		return v;
-	if ((v = nd_judge(skb, &packet)) != CONTINUE)
+	if ((v = nd_evaluate(skb, &packet)) != CONTINUE)
 		return v;
 	if (!endpoint_has_ipv6(self, &packet.saddr) &&
 	    !(ipv6_is_group(&packet.daddr) && ipv6_is_link_local(&packet.saddr)))
@@ -67,7 +67,7 @@ __attribute__((noinline)) int from_ipv6(struct __sk_buff *skb, const struct endp
 	return CONTINUE;
 }
 
-static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
 	struct flow *flow = flow_work(DIRECTION_EGRESS);
@@ -103,7 +103,7 @@ SEC("tc")
 int pod_slow(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_EGRESS };
-	verdict v = judge(skb, &seen);
+	verdict v = evaluate(skb, &seen);
 
 	return conclude(skb, v, &seen);
 }

@@ -73,18 +73,18 @@ type podEgressCtEntry struct {
 type podEgressCtFlag uint32
 
 const (
-	podEgressCtFlagCT_OPENER_SECOND podEgressCtFlag = 1
-	podEgressCtFlagCT_VIA_STACK     podEgressCtFlag = 2
-	podEgressCtFlagCT_OPENER_FIN    podEgressCtFlag = 4
-	podEgressCtFlagCT_TARGET_FIN    podEgressCtFlag = 8
-	podEgressCtFlagCT_OPENER_RESET  podEgressCtFlag = 16
-	podEgressCtFlagCT_STANDS        podEgressCtFlag = 32
-	podEgressCtFlagCT_AUDITED       podEgressCtFlag = 64
-	podEgressCtFlagCT_TRANSLATED    podEgressCtFlag = 128
-	podEgressCtFlagCT_TARGET_RESET  podEgressCtFlag = 256
-	podEgressCtFlagCT_REPLIED       podEgressCtFlag = 512
-	podEgressCtFlagCT_BY_TUNNEL     podEgressCtFlag = 1024
-	podEgressCtFlagCT_BY_VNI        podEgressCtFlag = 4096
+	podEgressCtFlagCT_INITIATOR_SECOND podEgressCtFlag = 1
+	podEgressCtFlagCT_VIA_STACK        podEgressCtFlag = 2
+	podEgressCtFlagCT_INITIATOR_FIN    podEgressCtFlag = 4
+	podEgressCtFlagCT_RESPONDER_FIN    podEgressCtFlag = 8
+	podEgressCtFlagCT_INITIATOR_RESET  podEgressCtFlag = 16
+	podEgressCtFlagCT_ESTABLISHED      podEgressCtFlag = 32
+	podEgressCtFlagCT_AUDITED          podEgressCtFlag = 64
+	podEgressCtFlagCT_TRANSLATED       podEgressCtFlag = 128
+	podEgressCtFlagCT_RESPONDER_RESET  podEgressCtFlag = 256
+	podEgressCtFlagCT_REPLIED          podEgressCtFlag = 512
+	podEgressCtFlagCT_BY_TUNNEL        podEgressCtFlag = 1024
+	podEgressCtFlagCT_BY_VNI           podEgressCtFlag = 4096
 )
 
 type podEgressCtKey4 struct {
@@ -183,7 +183,7 @@ type podEgressFlow struct {
 	End               uint32
 	Datagram          uint32
 	At                uint16
-	Quoted            uint16
+	InnerAt           uint16
 	Fragment          uint8
 	Family            uint8
 	Direction         uint8
@@ -198,7 +198,7 @@ type podEgressFlow struct {
 	Known             uint8
 	Table             uint8
 	Path              uint8
-	PeerRefused       uint8
+	PeerDenied        uint8
 	Foreign           uint8
 	Service           uint8
 	Midstream         uint8
@@ -213,8 +213,8 @@ type podEgressFlow struct {
 		V4 podEgressCtKey4
 		_  [24]byte
 	}
-	Entry   podEgressCtEntry
-	Dealing struct {
+	Entry          podEgressCtEntry
+	VerdictContext struct {
 		_         structs.HostLayout
 		Peer      podEgressAddrKey
 		Identity  uint32
@@ -225,7 +225,7 @@ type podEgressFlow struct {
 		Audited   uint8
 		Pad       [2]uint8
 	}
-	Question struct {
+	Lookup struct {
 		_        structs.HostLayout
 		Policy   uint32
 		Shape    uint32
@@ -273,7 +273,7 @@ type podEgressIpcacheEntry struct {
 	Pad      uint8
 }
 
-type podEgressLeave struct {
+type podEgressRoute struct {
 	_       structs.HostLayout
 	Ifindex uint32
 	Mtu     uint32
@@ -338,15 +338,15 @@ type podEgressNatEntry6 struct {
 type podEgressNatFlag uint32
 
 const (
-	podEgressNatFlagNAT_SERVICE       podEgressNatFlag = 1
-	podEgressNatFlagNAT_MASQUERADE    podEgressNatFlag = 2
-	podEgressNatFlagNAT_NODE          podEgressNatFlag = 4
-	podEgressNatFlagNAT_REPLY         podEgressNatFlag = 8
-	podEgressNatFlagNAT_SENDER_FIN    podEgressNatFlag = 16
-	podEgressNatFlagNAT_SENDER_RESET  podEgressNatFlag = 32
-	podEgressNatFlagNAT_REDIRECT      podEgressNatFlag = 64
-	podEgressNatFlagNAT_SENDER_STANDS podEgressNatFlag = 128
-	podEgressNatFlagNAT_DIRECT        podEgressNatFlag = 256
+	podEgressNatFlagNAT_SERVICE            podEgressNatFlag = 1
+	podEgressNatFlagNAT_MASQUERADE         podEgressNatFlag = 2
+	podEgressNatFlagNAT_NODE               podEgressNatFlag = 4
+	podEgressNatFlagNAT_REPLY              podEgressNatFlag = 8
+	podEgressNatFlagNAT_SENDER_FIN         podEgressNatFlag = 16
+	podEgressNatFlagNAT_SENDER_RESET       podEgressNatFlag = 32
+	podEgressNatFlagNAT_REDIRECT           podEgressNatFlag = 64
+	podEgressNatFlagNAT_SENDER_ESTABLISHED podEgressNatFlag = 128
+	podEgressNatFlagNAT_DIRECT             podEgressNatFlag = 256
 )
 
 type podEgressNatKey4 struct {

@@ -91,7 +91,7 @@ func TestPrivilegedPodEgress_UpToTheStack(t *testing.T) {
 }
 
 // Every value of the TTL results in a correct checksum, also where the sum wraps.
-func TestPrivilegedPodEgress_Hops(t *testing.T) {
+func TestPrivilegedPodEgress_DecrementsTTL(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		a, b := podA.addr(family), podB.addr(family)
@@ -126,7 +126,7 @@ func TestPrivilegedPodEgress_ChecksumWraps(t *testing.T) {
 	}
 }
 
-func TestPrivilegedPodEgress_Refuses(t *testing.T) {
+func TestPrivilegedPodEgress_Drops(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, shared *node, family int) {
 		a, b := podA.addr(family), podB.addr(family)
@@ -144,7 +144,7 @@ func TestPrivilegedPodEgress_Refuses(t *testing.T) {
 			"a source from outside": {sent(podA, outside[family], b), events.SourceIP},
 			"another source MAC":    {spoofedMAC, events.SourceMAC},
 			"another target MAC":    {otherMAC, events.DestinationMAC},
-			"a group":               {group, events.MulticastRefused},
+			"a group":               {group, events.Multicast},
 			"a target on the node":  {sent(podA, a, nodeLocal[family][0]), events.StaleIP},
 			"another one":           {sent(podA, a, nodeLocal[family][1]), events.StaleIP},
 		} {
@@ -161,11 +161,11 @@ func TestPrivilegedPodEgress_Refuses(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPodEgress_NobodysLink(t *testing.T) {
+func TestPrivilegedPodEgress_UnmanagedLink(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
-		n.wantDrop(PodEgress, ifStranger, in, events.UnknownSender, DirectionEgress)
+		n.wantDrop(PodEgress, ifUnmanaged, in, events.UnknownSender, DirectionEgress)
 	})
 }
 
@@ -173,9 +173,9 @@ func TestPrivilegedPodEgress_NobodysLink(t *testing.T) {
 func TestPrivilegedPodEgress_LinkOfAnotherEndpoint(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
-		n.update(MapLinks, uint32(ifStranger), uint32(podA.id))
+		n.update(MapLinks, uint32(ifUnmanaged), uint32(podA.id))
 		in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
-		n.wantDrop(PodEgress, ifStranger, in, events.UnknownSender, DirectionEgress)
+		n.wantDrop(PodEgress, ifUnmanaged, in, events.UnknownSender, DirectionEgress)
 	})
 }
 
@@ -210,7 +210,7 @@ func TestPrivilegedPodEgress_Policy(t *testing.T) {
 	}
 }
 
-func TestPrivilegedPodEgress_TargetIsGoing(t *testing.T) {
+func TestPrivilegedPodEgress_DestinationBeingDeleted(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)

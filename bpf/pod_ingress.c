@@ -28,7 +28,7 @@ __attribute__((noinline)) int to_ipv4(struct __sk_buff *skb, const struct endpoi
 	if ((v = ipv4_parse(skb, &packet)) != CONTINUE)
 		return v;
 	if (ipv4_is_group(packet.daddr))
-		return packet.protocol == IPPROTO_IGMP ? DROP(FILE_POD_INGRESS, REASON_HOUSEKEEPING) :
+		return packet.protocol == IPPROTO_IGMP ? DROP(FILE_POD_INGRESS, REASON_CONTROL_TRAFFIC) :
 							 DROP(FILE_POD_INGRESS, REASON_MULTICAST);
 	if (!endpoint_has_ipv4(self, packet.daddr))
 		return DROP(FILE_POD_INGRESS, REASON_UNKNOWN_TARGET);
@@ -63,7 +63,7 @@ static __noinline verdict deliver(struct __sk_buff *skb, const struct endpoint_f
 	verdict v;
 
 	if (flow->service == FLOW_OF_BACKEND) {
-		v = flow->quoted ? pod_translate_back_error(skb, flow) : pod_translate_back(skb, flow);
+		v = flow->inner_at ? pod_translate_back_error(skb, flow) : pod_translate_back(skb, flow);
 		if (v != CONTINUE)
 			return v;
 	}
@@ -71,7 +71,7 @@ static __noinline verdict deliver(struct __sk_buff *skb, const struct endpoint_f
 	return v == CONTINUE ? PASS : v;
 }
 
-static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
 	struct flow *flow = flow_work(DIRECTION_INGRESS);
@@ -93,7 +93,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		v = to_ipv6(skb, self, flow);
 		break;
 	case bpf_htons(ETH_P_ARP):
-		return DROP(FILE_POD_INGRESS, REASON_HOUSEKEEPING); /* the node does not need to send requests */
+		return DROP(FILE_POD_INGRESS, REASON_CONTROL_TRAFFIC); /* the node does not need to send requests */
 	default:
 		return DROP(FILE_POD_INGRESS, REASON_UNKNOWN_L3);
 	}
@@ -108,7 +108,7 @@ SEC("tc")
 int pod_ingress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_INGRESS };
-	verdict v = judge(skb, &seen);
+	verdict v = evaluate(skb, &seen);
 
 	return finish(skb, v, &seen, TC_ACT_OK);
 }

@@ -30,7 +30,7 @@ volatile const __u32 service_loopback_ipv6[4] = { bpf_htonl(0x01000000), 0, 0, b
 #define PORT_TRIES 8
 #define PORT_LOWEST 1024 /* lower ports may imply a privilege, which a client without it must not appear to have */
 
-static __always_inline int is_opening(const struct l4 *l4) { return (l4->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN; }
+static __always_inline int is_syn(const struct l4 *l4) { return (l4->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN; }
 
 static __always_inline int service_has_protocol(__u8 protocol)
 {
@@ -57,9 +57,9 @@ static __always_inline int is_service_loopback(const struct flow *flow)
 	return same_address(&addr, &flow->to);
 }
 
-/* pod_goes_on reports whether a packet belongs to an established flow without translation: a service that is created later does not take it over. If an entry
+/* pod_is_established reports whether a packet belongs to an established flow without translation: a service that is created later does not take it over. If an entry
  * is left from a deleted translated flow, it is deleted, and another flow between the same ends may be created. */
-__attribute__((noinline)) int pod_goes_on(struct flow *flow)
+__attribute__((noinline)) int pod_is_established(struct flow *flow)
 {
 	int is_current;
 	union ct_key key;
@@ -75,7 +75,7 @@ __attribute__((noinline)) int pod_goes_on(struct flow *flow)
 		return 0;
 	}
 	/* A datagram without a reply is sent again: the service may get it. */
-	if (is_opening(&flow->l4) || (flow->table != CT_IN_ESTABLISHED && !(flow->entry.flags & CT_REPLIED) && flow->l4.protocol != IPPROTO_TCP))
+	if (is_syn(&flow->l4) || (flow->table != CT_IN_ESTABLISHED && !(flow->entry.flags & CT_REPLIED) && flow->l4.protocol != IPPROTO_TCP))
 		return 0;
 	return is_current;
 }
@@ -115,8 +115,8 @@ __attribute__((noinline)) int pod_begin(__u32 family)
 	if (!work)
 		return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 	for (int i = 0; i < PORT_TRIES; i++) {
-		v = pod_collides(family) ? STEP_TAKEN : nat_create(family);
-		if (v != STEP_TAKEN)
+		v = pod_collides(family) ? STEP_IN_USE : nat_create(family);
+		if (v != STEP_IN_USE)
 			return v == CONTINUE ? STEP_TRANSLATE : v;
 		if (work->key.protocol == IPPROTO_SCTP)
 			break; /* the ports of SCTP cannot be changed */
@@ -125,8 +125,8 @@ __attribute__((noinline)) int pod_begin(__u32 family)
 	return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 }
 
-/* pod_must_evade reports whether a packet equals the translated packets of a flow to a service; the twin of the work is then that flow. */
-static __always_inline int pod_must_evade(const struct flow *flow, struct nat_work *work)
+/* pod_must_avoid reports whether a packet equals the translated packets of a flow to a service; the reverse key of the work is then that flow. */
+static __always_inline int pod_must_avoid(const struct flow *flow, struct nat_work *work)
 {
 	if (flow->fragment == FRAGMENT_LATER)
 		return 0;
@@ -139,23 +139,23 @@ static __always_inline int pod_must_evade(const struct flow *flow, struct nat_wo
 	};
 	__builtin_memcpy(work->entry.saddr, work->key.saddr, sizeof(work->entry.saddr));
 	__builtin_memcpy(work->entry.daddr, work->key.daddr, sizeof(work->entry.daddr));
-	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
-	return nat_load(flow->family, NAT_TWIN);
+	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
+	return nat_load(flow->family, NAT_REVERSE);
 }
 
-/* pod_evade handles a packet that equals the translated packets of a flow to a service: the pod sends to the backend past the service, from the same port. The
+/* pod_avoid handles a packet that equals the translated packets of a flow to a service: the pod sends to the backend past the service, from the same port. The
  * packet gets another source port, so that the replies of the two flows differ. */
-__attribute__((noinline)) int pod_evade(const struct flow *flow)
+__attribute__((noinline)) int pod_avoid(const struct flow *flow)
 {
 	struct nat_work *work = nat_work();
 
 	if (!flow || !work)
 		return CONTINUE;
-	return pod_must_evade(flow, work) ? pod_begin(flow->family) : CONTINUE;
+	return pod_must_avoid(flow, work) ? pod_begin(flow->family) : CONTINUE;
 }
 
-/* pod_asks_service looks up the service that is the destination of a packet, and reports whether there is one. */
-__attribute__((noinline)) int pod_asks_service(const struct flow *flow)
+/* pod_requests_service looks up the service that is the destination of a packet, and reports whether there is one. */
+__attribute__((noinline)) int pod_requests_service(const struct flow *flow)
 {
 	struct nat_work *work = nat_work();
 	struct choice *choice;
@@ -182,18 +182,18 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 	choice->client.kind = flow->family == 6 ? AFFINITY_IPV6 : AFFINITY_IPV4;
 	__builtin_memcpy(choice->client.client, flow->from.addr, sizeof(choice->client.client));
 	if (is_service_loopback(flow)) /* in a flow without an entry: no other client has that address */
-		return DROP_ALOUD(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
-	if (!pod_asks_service(flow))
+		return DROP_REJECT(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
+	if (!pod_requests_service(flow))
 		return CONTINUE;
 	if (flow->fragment == FRAGMENT_LATER)
 		return DROP(FILE_POD_SERVICE, REASON_FRAGMENT_UNKNOWN);
 	/* The backend of an existing connection is no longer known: its client must open a new one. */
-	if (flow->l4.protocol == IPPROTO_TCP && !is_opening(&flow->l4))
-		return DROP_ALOUD(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
+	if (flow->l4.protocol == IPPROTO_TCP && !is_syn(&flow->l4))
+		return DROP_REJECT(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 	if (!service_choose(choice)) {
 		if (choice->service.flags & SERVICE_DROP)
 			return DROP(FILE_POD_SERVICE, REASON_NO_BACKEND);
-		return DROP_ALOUD(FILE_POD_SERVICE, REASON_NO_BACKEND);
+		return DROP_REJECT(FILE_POD_SERVICE, REASON_NO_BACKEND);
 	}
 	if (flow->l4.protocol == IPPROTO_SCTP && choice->backend.port != flow->l4.dport)
 		return DROP(FILE_POD_SERVICE, REASON_SERVICE_PROTOCOL);
@@ -220,7 +220,7 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 static __always_inline verdict pod_loop(struct __sk_buff *skb, const struct endpoint_facts *self)
 {
 	metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
-	return deliver_answer(skb, self);
+	return deliver_reply(skb, self);
 }
 
 /* pod_rewrite translates a packet by the entry of its flow. It may redirect the packet. */
@@ -260,17 +260,17 @@ __attribute__((noinline)) int pod_translate(struct __sk_buff *skb, struct flow *
 		flow->service = FLOW_TO_SERVICE;
 		return pod_rewrite(skb, flow, self);
 	}
-	if (pod_must_evade(flow, work))
+	if (pod_must_avoid(flow, work))
 		return STEP_SERVICE;
-	if (pod_goes_on(flow))
+	if (pod_is_established(flow))
 		return CONTINUE;
-	return is_service_loopback(flow) || pod_asks_service(flow) ? STEP_SERVICE : CONTINUE;
+	return is_service_loopback(flow) || pod_requests_service(flow) ? STEP_SERVICE : CONTINUE;
 }
 
 /* pod_begin_service creates a flow to a service, if pod_translate has found none. */
 static __always_inline verdict pod_begin_service(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
-	verdict v = pod_evade(flow);
+	verdict v = pod_avoid(flow);
 
 	if (v == CONTINUE)
 		v = pod_choose(flow);
@@ -293,11 +293,11 @@ __attribute__((noinline)) int pod_translate_error(struct __sk_buff *skb, struct 
 	work->to = flow->to;
 	work->l4 = flow->l4;
 	at = flow->at;
-	if ((v = flow_quoted(skb, flow)) != CONTINUE)
+	if ((v = flow_inner(skb, flow)) != CONTINUE)
 		return v;
 	nat_key(work, &flow->to, &flow->from, flow->l4.dport, flow->l4.sport, flow->l4.protocol, NAT_FROM_POD);
 	if (nat_peek(flow->family)) {
-		if ((v = nat_rewrite_error(skb, flow->family, flow->quoted, flow->at, flow->end)) != CONTINUE)
+		if ((v = nat_rewrite_error(skb, flow->family, flow->inner_at, flow->at, flow->end)) != CONTINUE)
 			return v;
 		if (work->entry.twin == NAT_FROM_POD)
 			return pod_loop(skb, self);
@@ -307,7 +307,7 @@ __attribute__((noinline)) int pod_translate_error(struct __sk_buff *skb, struct 
 	flow->to = work->to;
 	flow->l4 = work->l4;
 	flow->at = at;
-	flow->quoted = 0;
+	flow->inner_at = 0;
 	return CONTINUE;
 }
 
@@ -321,7 +321,7 @@ __attribute__((noinline)) int pod_translate_back_error(struct __sk_buff *skb, st
 	nat_key(work, &flow->to, &flow->from, flow->l4.dport, flow->l4.sport, flow->l4.protocol, NAT_TO_POD);
 	if (!nat_peek(flow->family))
 		return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
-	return nat_rewrite_error(skb, flow->family, flow->quoted, flow->at, flow->end);
+	return nat_rewrite_error(skb, flow->family, flow->inner_at, flow->at, flow->end);
 }
 
 /* pod_translate_back replaces the address of a backend in a reply by the address of the service. */

@@ -92,7 +92,7 @@ static __always_inline int conclude(struct __sk_buff *skb, verdict v, const stru
 	action = finish(skb, v, seen, TC_ACT_OK);
 	if (v == PASS)
 		conclude_stack(skb);
-	if (drop_is_aloud(v))
+	if (drop_is_reject(v))
 		bpf_tail_call(skb, &pod_steps, POD_STEP_REFUSE);
 	return action;
 }
@@ -168,7 +168,7 @@ static __always_inline verdict sent(struct __sk_buff *skb, const struct endpoint
 				    const int is_error)
 {
 	seen->dst_label = flow->peer_identity;
-	if (flow->peer_refused) {
+	if (flow->peer_denied) {
 		seen->direction = DIRECTION_INGRESS;
 		seen->dst_id = flow->peer;
 	}
@@ -184,7 +184,7 @@ static __always_inline verdict neighbor(struct __sk_buff *skb, const struct endp
 	if ((v = eth_parse(skb, &proto)) != CONTINUE)
 		return v;
 	if (proto == bpf_htons(ETH_P_ARP))
-		return arp_answer(skb, self);
+		return arp_reply(skb, self);
 	if ((v = ipv6_parse(skb, &packet)) != CONTINUE || (v = ipv6_skip_extensions(skb, &packet)) != CONTINUE)
 		return v;
 	return nd_solicitation(skb, self, &packet);
@@ -245,7 +245,7 @@ int pod_refuse(struct __sk_buff *skb)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
 
-	if (!self || !reject(skb, self->id, REJECT_NOBODY, 0) || deliver_answer(skb, self) != REDIRECTED)
+	if (!self || !reject(skb, self->id, REJECT_NO_RECEIVER, 0) || deliver_reply(skb, self) != REDIRECTED)
 		return TC_ACT_SHOT;
 	return TC_ACT_REDIRECT;
 }
@@ -271,7 +271,7 @@ int pod_to_node(struct __sk_buff *skb)
 		return TC_ACT_REDIRECT;
 	observe(&seen, self);
 	drop(skb, v, &seen);
-	if (!drop_is_aloud(v) || !reject(skb, self->id, REJECT_TOO_BIG, mtu) || deliver_answer(skb, self) != REDIRECTED)
+	if (!drop_is_reject(v) || !reject(skb, self->id, REJECT_TOO_BIG, mtu) || deliver_reply(skb, self) != REDIRECTED)
 		return TC_ACT_SHOT;
 	return TC_ACT_REDIRECT;
 }

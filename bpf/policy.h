@@ -115,7 +115,7 @@ enum policy_match {
 	MATCH_PROTOCOL = 6,
 };
 
-struct policy_question {
+struct policy_lookup {
 	__u32 policy;
 	__u32 shape;
 	__u32 identity; /* of the peer */
@@ -127,8 +127,8 @@ struct policy_question {
 	verdict found;		 /* of the entries about CIDRs */
 };
 
-/* policy_weigh combines an entry with the result so far. A deny always wins; the first of several allows is reported. */
-static __always_inline verdict policy_weigh(const struct policy_entry *entry, struct policy_question *q, enum policy_match match)
+/* policy_combine combines an entry with the result so far. A deny always wins; the first of several allows is reported. */
+static __always_inline verdict policy_combine(const struct policy_entry *entry, struct policy_lookup *q, enum policy_match match)
 {
 	if (!entry)
 		return CONTINUE;
@@ -142,7 +142,7 @@ static __always_inline verdict policy_weigh(const struct policy_entry *entry, st
 }
 
 /* policy_probe looks up the entries of one kind. It is a separate function, so that the verifier checks it once. */
-__attribute__((noinline)) int policy_probe(struct policy_question *q, enum policy_kind kind, __u32 identity)
+__attribute__((noinline)) int policy_probe(struct policy_lookup *q, enum policy_kind kind, __u32 identity)
 {
 	const int any = kind == POLICY_ANY;
 	struct policy_key key = { .identity = identity, .kind = kind };
@@ -154,20 +154,20 @@ __attribute__((noinline)) int policy_probe(struct policy_question *q, enum polic
 	has = shape_of_kind(q->shape, kind);
 	key.policy = q->policy;
 	if (has & KIND_HAS(POLICY_ALL)) {
-		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_ALL : MATCH_L3_ONLY);
+		v = policy_combine(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_ALL : MATCH_L3_ONLY);
 		if (v != CONTINUE)
 			return v;
 	}
 	key.protocol = q->protocol;
 	if (has & KIND_HAS(POLICY_PROTOCOL)) {
-		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_PROTOCOL : MATCH_L3_PROTOCOL);
+		v = policy_combine(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_PROTOCOL : MATCH_L3_PROTOCOL);
 		if (v != CONTINUE)
 			return v;
 	}
 	if (has & KIND_HAS(POLICY_PORT)) {
 		key.port = q->port;
 		key.port_bits = 16;
-		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_L4_ONLY : MATCH_L3_L4);
+		v = policy_combine(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_L4_ONLY : MATCH_L3_L4);
 		if (v != CONTINUE)
 			return v;
 	}
@@ -179,13 +179,13 @@ __attribute__((noinline)) int policy_probe(struct policy_question *q, enum polic
 						  .protocol = q->protocol,
 						  .port = q->port };
 
-		return policy_weigh(bpf_map_lookup_elem(&policy_ranges, &range), q, any ? MATCH_L4_ONLY : MATCH_L3_L4);
+		return policy_combine(bpf_map_lookup_elem(&policy_ranges, &range), q, any ? MATCH_L4_ONLY : MATCH_L3_L4);
 	}
 	return CONTINUE;
 }
 
 /* policy_stops reports whether entries about wider CIDRs do not apply to one. It is a separate function, because of its stack. */
-__attribute__((noinline)) int policy_stops(const struct policy_question *q, __u32 identity)
+__attribute__((noinline)) int policy_stops(const struct policy_lookup *q, __u32 identity)
 {
 	struct policy_key key = { .identity = identity, .kind = POLICY_CIDR, .protocol = POLICY_STOP };
 
@@ -198,14 +198,14 @@ __attribute__((noinline)) int policy_stops(const struct policy_question *q, __u3
 /* A walk from the longest CIDR around an address to the widest. */
 struct cidr_walk {
 	struct lpm_key key;
-	struct policy_question *question;
+	struct policy_lookup *lookup;
 };
 
 /* policy_step looks up the entries about one CIDR. It returns 1 to end the walk. */
 static long policy_step(__u32 step, void *context)
 {
 	struct cidr_walk *w = context;
-	struct policy_question *q = w->question;
+	struct policy_lookup *q = w->lookup;
 	const struct cidr *cidr;
 	__u32 identity, bits;
 
@@ -229,9 +229,9 @@ static long policy_step(__u32 step, void *context)
 }
 
 /* policy_walk looks up the entries about the CIDRs around the address of the peer: one allow suffices, unless an entry denies. */
-static __always_inline verdict policy_walk(struct policy_question *q)
+static __always_inline verdict policy_walk(struct policy_lookup *q)
 {
-	struct cidr_walk w = { .question = q };
+	struct cidr_walk w = { .lookup = q };
 
 	lpm_key_make(&w.key, &q->peer);
 	q->found = CONTINUE;
@@ -240,7 +240,7 @@ static __always_inline verdict policy_walk(struct policy_question *q)
 }
 
 /* policy_classes looks up the entries about the classes of the peer's identity. It is a separate function, because of its stack. */
-__attribute__((noinline)) int policy_classes(struct policy_question *q)
+__attribute__((noinline)) int policy_classes(struct policy_lookup *q)
 {
 	struct identity_classes *classes;
 	__u32 identity, namespace;
@@ -257,10 +257,10 @@ __attribute__((noinline)) int policy_classes(struct policy_question *q)
 	return v != CONTINUE ? v : policy_probe(q, POLICY_CLASS, namespace);
 }
 
-/* policy_ask evaluates a peer by a policy: some entry must allow it, and none deny it. Only the classes of the shape are looked up. A peer with
+/* policy_evaluate evaluates a peer by a policy: some entry must allow it, and none deny it. Only the classes of the shape are looked up. A peer with
  * an unknown identity may be any peer, so only a policy without rules allows it. It is a separate function, so that the verifier checks it
  * once. */
-__attribute__((noinline)) int policy_ask(struct policy_question *q)
+__attribute__((noinline)) int policy_evaluate(struct policy_lookup *q)
 {
 	verdict v;
 

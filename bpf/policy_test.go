@@ -67,14 +67,14 @@ func TestPrivilegedPolicy_Classes(t *testing.T) {
 					want bool
 				}{
 					"the port":         {packet.tcp(t, "S"), true},
-					"the port before":  {packet.ports(5001, 69).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
+					"the port below":   {packet.ports(5001, 69).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
 					"the first port":   {packet.ports(5002, 70).tcp(t, "S"), r.level < PolicyPort},
 					"the last port":    {packet.ports(5003, 90).tcp(t, "S"), r.level < PolicyPort},
-					"the port behind":  {packet.ports(5004, 91).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
+					"the port above":   {packet.ports(5004, 91).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
 					"another protocol": {packet.ports(5005, 80).bytes(t), r.level == PolicyAll && r.last == 0},
 					"no ports at all":  {packet.raw(t, 47), r.level == PolicyAll && r.last == 0},
 				} {
-					if got := n.judged(podA, c.in); got != c.want {
+					if got := n.ingressAllowed(podA, c.in); got != c.want {
 						t.Errorf("IPv%d, %s: allowed is %v, want %v", family, name, got, c.want)
 					}
 				}
@@ -94,13 +94,13 @@ func TestPrivilegedPolicy_AnotherPeer(t *testing.T) {
 			for _, family := range families {
 				// It has another identity, but the same address. Rules for outside peers do not match a pod.
 				want := r.kind == PolicyAny || r.kind == PolicyCIDR
-				if got := n.judged(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")); got != want {
+				if got := n.ingressAllowed(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")); got != want {
 					t.Errorf("IPv%d: a pod in the CIDR: allowed is %v, want %v", family, got, want)
 				}
 				// In the wider CIDR only, and of the world.
 				other := map[int]netip.Addr{4: netip.MustParseAddr("192.1.1.1"), 6: netip.MustParseAddr("20ff::1")}[family]
 				want = r.kind == PolicyAny || r.kind == PolicyIdentity
-				if got := n.judged(podA, outsideTo(podA, other, 5000, 80).tcp(t, "S")); got != want {
+				if got := n.ingressAllowed(podA, outsideTo(podA, other, 5000, 80).tcp(t, "S")); got != want {
 					t.Errorf("IPv%d: outside the CIDR: allowed is %v, want %v", family, got, want)
 				}
 			}
@@ -122,7 +122,7 @@ func TestPrivilegedPolicy_IdentityClasses(t *testing.T) {
 					packet := outsideTo(podA, outside[family], 5000, 80)
 					check := func(what string, in []byte, want bool) {
 						t.Helper()
-						if got := n.judged(podA, in); got != want {
+						if got := n.ingressAllowed(podA, in); got != want {
 							t.Errorf("IPv%d, classes %+v, %s of class %d, %s: allowed is %v, want %v", family, has, r, class, what, got, want)
 						}
 					}
@@ -147,7 +147,7 @@ func TestPrivilegedPolicy_IdentitiesWithoutClasses(t *testing.T) {
 		n := newPolicyNode(t, identity)
 		n.ingress(podA, rule{kind: PolicyClass}, rule{kind: PolicyClass, identity: identity})
 		for _, family := range families {
-			n.stopped(podA, ifUplink, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S"), events.PolicyDenied)
+			n.wantIngressDrop(podA, ifUplink, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S"), events.PolicyDenied)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestPrivilegedPolicy_OnlyTheShapeCounts(t *testing.T) {
 		shape := n.policy(policyID, r)
 		for _, family := range families {
 			n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = policyID, all&^shape })
-			if n.judged(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")) {
+			if n.ingressAllowed(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")) {
 				t.Errorf("%s: allowed without its bit %#x", r, shape)
 			}
 		}
@@ -186,7 +186,7 @@ func TestPrivilegedPolicy_DenyOverAllow(t *testing.T) {
 			n.ingress(podA, allow, deny.denying())
 			for _, family := range families {
 				in := outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")
-				n.stopped(podA, ifUplink, in, events.PolicyDenyRule)
+				n.wantIngressDrop(podA, ifUplink, in, events.PolicyDenyRule)
 				if t.Failed() {
 					t.Fatalf("IPv%d: %s against %s", family, allow, deny.denying())
 				}
@@ -207,10 +207,10 @@ func TestPrivilegedPolicy_ICMPTypes(t *testing.T) {
 		n.arrives(podA, ifUplink, packet.echo(t, false, 1))
 
 		n.ingress(podA, rule{level: PolicyPort, protocol: protoICMP[family], first: echo + 1})
-		n.stopped(podA, ifUplink, packet.echo(t, false, 2), events.PolicyDenied)
+		n.wantIngressDrop(podA, ifUplink, packet.echo(t, false, 2), events.PolicyDenied)
 
 		n.ingress(podA, rule{level: PolicyProtocol, protocol: protoICMP[10-family]})
-		n.stopped(podA, ifUplink, packet.echo(t, false, 3), events.PolicyDenied)
+		n.wantIngressDrop(podA, ifUplink, packet.echo(t, false, 3), events.PolicyDenied)
 	})
 }
 
@@ -221,9 +221,9 @@ func TestPrivilegedPolicy_SCTP(t *testing.T) {
 		n.ingress(podA, rule{level: PolicyPort, protocol: protoSCTP, first: 80})
 		packet := outsideTo(podA, outside[family], 5000, 80)
 		n.arrives(podA, ifUplink, packet.raw(t, protoSCTP))
-		n.stopped(podA, ifUplink, packet.tcp(t, "S"), events.PolicyDenied)
-		n.stopped(podA, ifUplink, packet.bytes(t), events.PolicyDenied)
-		n.stopped(podA, ifUplink, packet.ports(5000, 81).raw(t, protoSCTP), events.PolicyDenied)
+		n.wantIngressDrop(podA, ifUplink, packet.tcp(t, "S"), events.PolicyDenied)
+		n.wantIngressDrop(podA, ifUplink, packet.bytes(t), events.PolicyDenied)
+		n.wantIngressDrop(podA, ifUplink, packet.ports(5000, 81).raw(t, protoSCTP), events.PolicyDenied)
 	})
 }
 
@@ -239,7 +239,7 @@ func TestPrivilegedPolicy_CIDRsAndNodes(t *testing.T) {
 				for _, family := range families {
 					n.update(MapIpcache, NewAddrKey(outside[family]), IpcacheEntry{Identity: identity})
 					n.name(netip.PrefixFrom(outside[family], 8), identityCIDR+1)
-					if got := n.judged(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")); got != want {
+					if got := n.ingressAllowed(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")); got != want {
 						t.Errorf("IPv%d: allowed is %v, want %v", family, got, want)
 					}
 				}
@@ -254,7 +254,7 @@ func TestPrivilegedPolicy_UnknownIdentity(t *testing.T) {
 	n := newPolicyNode(t, 0)
 	n.ingress(podA, rule{}, rule{kind: PolicyCIDR, identity: identityCIDR + 2})
 	for _, family := range families {
-		n.stopped(podA, ifUplink, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S"), events.UnknownIdentity)
+		n.wantIngressDrop(podA, ifUplink, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S"), events.UnknownIdentity)
 	}
 	n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress = PolicyAllowAll })
 	for _, family := range families {
@@ -278,11 +278,11 @@ func TestPrivilegedPolicy_BothEnds(t *testing.T) {
 
 		// The receiver allows another peer.
 		n.ingress(podB, toB)
-		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.PolicyDenied)
+		n.wantEgressDrop(podA, open.ports(5001, 80).tcp(t, "S"), events.PolicyDenied)
 		// The sender is denied, although the receiver allows it.
 		n.ingress(podB, fromA)
 		n.egress(podA, fromA)
-		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.PolicyDenied)
+		n.wantEgressDrop(podA, open.ports(5001, 80).tcp(t, "S"), events.PolicyDenied)
 		n.wantFlows(family, 1, 0)
 	})
 }
@@ -294,7 +294,7 @@ func TestPrivilegedPolicy_CIDRAroundLocalPods(t *testing.T) {
 		n.name(netip.PrefixFrom(podA.addr(family), 16), identityCIDR+1)
 		open := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 80)
 		n.ingress(podB, rule{kind: PolicyCIDROutside, identity: identityCIDR + 1})
-		n.refused(podA, open.tcp(t, "S"), events.PolicyDenied)
+		n.wantEgressDrop(podA, open.tcp(t, "S"), events.PolicyDenied)
 		n.ingress(podB, rule{kind: PolicyCIDR, identity: identityCIDR + 1})
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 	})
@@ -308,7 +308,7 @@ func TestPrivilegedPolicy_Host(t *testing.T) {
 		n.update(MapIpcache, NewAddrKey(gw), IpcacheEntry{Identity: 1})
 		n.ingress(podA, rule{kind: PolicyIdentity, identity: 1})
 		n.arrives(podA, 0, outsideTo(podA, gw, 5000, 80).tcp(t, "S"))
-		n.stopped(podA, ifUplink, outsideTo(podA, gw, 5001, 80).tcp(t, "S"), events.PolicyDenied)
+		n.wantIngressDrop(podA, ifUplink, outsideTo(podA, gw, 5001, 80).tcp(t, "S"), events.PolicyDenied)
 
 		// The reply goes back to the node, and for a pod's packets the node is the host too.
 		n.passes(podA, outsideTo(podA, gw, 5000, 80).back(podA).tcp(t, "SA"), actOK)
@@ -327,15 +327,15 @@ func TestPrivilegedPolicy_HostAlwaysAllowed(t *testing.T) {
 		shape := n.policy(policyID, rule{}.denying(), rule{kind: PolicyIdentity, identity: 1}.denying(),
 			rule{kind: PolicyCIDR, identity: identityCIDR + 1}.denying())
 		n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = policyID, shape })
-		n.stopped(podA, 0, outsideTo(podA, gw, 5000, 80).tcp(t, "S"), events.PolicyDenyRule)
+		n.wantIngressDrop(podA, 0, outsideTo(podA, gw, 5000, 80).tcp(t, "S"), events.PolicyDenyRule)
 		n.facts(podA, func(f *EndpointFacts) { f.ShapeIngress |= ShapeLocalhost })
 		n.arrives(podA, 0, outsideTo(podA, gw, 5000, 80).tcp(t, "S"))
-		n.stopped(podA, ifUplink, outsideTo(podA, gw, 5001, 80).tcp(t, "S"), events.PolicyDenyRule)
-		n.stopped(podA, ifUplink, outsideTo(podA, outside[family], 5002, 80).tcp(t, "S"), events.PolicyDenyRule)
+		n.wantIngressDrop(podA, ifUplink, outsideTo(podA, gw, 5001, 80).tcp(t, "S"), events.PolicyDenyRule)
+		n.wantIngressDrop(podA, ifUplink, outsideTo(podA, outside[family], 5002, 80).tcp(t, "S"), events.PolicyDenyRule)
 
 		// An endpoint that drops everything drops packets of the host too.
 		n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress = PolicyDropAll })
-		n.stopped(podA, 0, outsideTo(podA, gw, 5003, 80).tcp(t, "S"), events.PolicyDenied)
+		n.wantIngressDrop(podA, 0, outsideTo(podA, gw, 5003, 80).tcp(t, "S"), events.PolicyDenied)
 	})
 }
 
@@ -347,8 +347,8 @@ func TestPrivilegedPolicy_Loopback(t *testing.T) {
 		n.closed(podA)
 		for i, src := range []netip.Addr{gateways[family], podA.addr(family)} {
 			in := outsideTo(podA, src, 5000+uint16(i), 80)
-			n.stopped(podA, ifUplink, in.tcp(t, "S"), events.PolicyDenied)
-			n.stopped(podA, ifPodB, in.tcp(t, "S"), events.PolicyDenied)
+			n.wantIngressDrop(podA, ifUplink, in.tcp(t, "S"), events.PolicyDenied)
+			n.wantIngressDrop(podA, ifPodB, in.tcp(t, "S"), events.PolicyDenied)
 			n.arrives(podA, ifPodA, in.tcp(t, "S"))
 		}
 		n.passes(podA, outsideTo(podA, gateways[family], 5000, 80).back(podA).tcp(t, "SA"), actOK)
@@ -372,15 +372,15 @@ func TestPrivilegedPolicy_NestedCIDRs(t *testing.T) {
 		narrow bool // whether an address of the narrow CIDR is allowed
 		wide   bool // whether an address outside of the middle CIDR is allowed
 	}{
-		"the wide one":                        {[]rule{at(wide, false)}, ShapeNested, true, true},
-		"the wide one, as the longest":        {[]rule{at(wide, false)}, 0, false, true},
-		"the middle one":                      {[]rule{at(middle, false)}, ShapeNested, true, false},
-		"a deny of the wide one":              {[]rule{at(wide, true), at(narrow, false)}, ShapeNested, false, false},
-		"a deny of the narrow one":            {[]rule{at(wide, false), at(narrow, true)}, ShapeNested, false, true},
-		"the wide one without the middle":     {[]rule{at(wide, false), stop(middle)}, ShapeNested | ShapeStops, false, true},
-		"the wide one without the narrow":     {[]rule{at(wide, false), stop(narrow)}, ShapeNested | ShapeStops, false, true},
-		"an allow inside of what is excepted": {[]rule{at(wide, false), stop(middle), at(narrow, false)}, ShapeNested | ShapeStops, true, true},
-		"a deny, excepted":                    {[]rule{at(wide, true), stop(middle), at(middle, false)}, ShapeNested | ShapeStops, true, false},
+		"the wide one":                       {[]rule{at(wide, false)}, ShapeNested, true, true},
+		"the wide one, as the longest":       {[]rule{at(wide, false)}, 0, false, true},
+		"the middle one":                     {[]rule{at(middle, false)}, ShapeNested, true, false},
+		"a deny of the wide one":             {[]rule{at(wide, true), at(narrow, false)}, ShapeNested, false, false},
+		"a deny of the narrow one":           {[]rule{at(wide, false), at(narrow, true)}, ShapeNested, false, true},
+		"the wide one without the middle":    {[]rule{at(wide, false), stop(middle)}, ShapeNested | ShapeStops, false, true},
+		"the wide one without the narrow":    {[]rule{at(wide, false), stop(narrow)}, ShapeNested | ShapeStops, false, true},
+		"an allow inside the excluded range": {[]rule{at(wide, false), stop(middle), at(narrow, false)}, ShapeNested | ShapeStops, true, true},
+		"a deny, excepted":                   {[]rule{at(wide, true), stop(middle), at(middle, false)}, ShapeNested | ShapeStops, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -399,7 +399,7 @@ func TestPrivilegedPolicy_NestedCIDRs(t *testing.T) {
 					from netip.Addr
 					want bool
 				}{{outside[family], c.narrow}, {far, c.wide}} {
-					if got := n.judged(podA, outsideTo(podA, q.from, 5000, 80).tcp(t, "S")); got != q.want {
+					if got := n.ingressAllowed(podA, outsideTo(podA, q.from, 5000, 80).tcp(t, "S")); got != q.want {
 						t.Errorf("from %s: allowed is %v, want %v", q.from, got, q.want)
 					}
 				}
@@ -419,7 +419,7 @@ func TestPrivilegedPolicy_DeepCIDRs(t *testing.T) {
 		for bits := 9; bits <= addr.BitLen(); bits++ {
 			n.name(netip.PrefixFrom(addr, bits).Masked(), identityCIDR+1000+uint32(bits))
 		}
-		if !n.judged(podA, outsideTo(podA, addr, 5000, 80).tcp(t, "S")) {
+		if !n.ingressAllowed(podA, outsideTo(podA, addr, 5000, 80).tcp(t, "S")) {
 			t.Errorf("IPv%d: the widest CIDR does not count", family)
 		}
 	}

@@ -307,13 +307,13 @@ func MapSpecs() (map[string]*ebpf.MapSpec, error) {
 
 // ofGeneration reports whether a map must never be shared between generations: a tail call would enter a program of another generation, and scratch memory
 // may have another layout. Such a map is never pinned; each load creates its own. A per-CPU map counts as scratch memory unless it is a counter. The agent
-// passes the previous maps of flows ([FormerName]) to a load.
+// passes the previous maps of flows ([PreviousName]) to a load.
 func ofGeneration(name string, m *ebpf.MapSpec) bool {
 	switch m.Type {
 	case ebpf.ProgramArray, ebpf.ArrayOfMaps, ebpf.HashOfMaps:
 		return true
 	case ebpf.Hash:
-		return strings.HasSuffix(name, formerSuffix)
+		return strings.HasSuffix(name, previousSuffix)
 	case ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.LRUCPUHash:
 		return name != MapMetrics && name != MapEventsLost
 	}

@@ -21,7 +21,7 @@ import (
 const (
 	testIngressBlock = 0x57470101
 	testEgressBlock  = 0x57470102
-	patience         = 15 * time.Second
+	testTimeout      = 15 * time.Second
 )
 
 // realNode is a node with two pods in separate network namespaces, wired as the agent does: shared blocks on the pods' links, host_egress on waggle_host,
@@ -214,7 +214,7 @@ func waitLinkLocal(links ...string) error {
 }
 
 func wait(what string, usable func() (bool, error)) error {
-	for deadline := time.Now().Add(2 * patience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * testTimeout); ; time.Sleep(time.Millisecond) {
 		if ok, err := usable(); ok || err != nil {
 			return err
 		}
@@ -232,7 +232,7 @@ func hostNet(addr netip.Addr) *net.IPNet {
 // packets of the node's own kernel through waggle_host.
 func (r *realNode) grows(before MetricsValue, reason events.Reason) bool {
 	r.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if r.count(reason, DirectionEgress).Packets > before.Packets {
 			return true
 		}
@@ -250,7 +250,7 @@ func listenUDP(t *testing.T, ns *testnet.Namespace, addr netip.Addr) *net.UDPCon
 		check(t, err)
 	})
 	t.Cleanup(func() { _ = conn.Close() })
-	check(t, conn.SetDeadline(time.Now().Add(patience)))
+	check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	return conn
 }
 

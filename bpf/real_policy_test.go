@@ -23,17 +23,17 @@ func (r *realNode) connect(t *testing.T, family int) (client, server net.Conn) {
 	defer listener.Close()
 	r.a.Do(func() {
 		var err error
-		client, err = net.DialTimeout("tcp", listener.Addr().String(), patience)
+		client, err = net.DialTimeout("tcp", listener.Addr().String(), testTimeout)
 		check(t, err)
 	})
-	check(t, listener.SetDeadline(time.Now().Add(patience)))
+	check(t, listener.SetDeadline(time.Now().Add(testTimeout)))
 	server, err := listener.Accept()
 	if err != nil {
 		t.Fatalf("%v; last event %+v", err, r.event())
 	}
 	for _, end := range []net.Conn{client, server} {
 		t.Cleanup(func() { _ = end.Close() })
-		check(t, end.SetDeadline(time.Now().Add(patience)))
+		check(t, end.SetDeadline(time.Now().Add(testTimeout)))
 	}
 	return client, server
 }
@@ -80,7 +80,7 @@ func TestPrivilegedReal_Policy(t *testing.T) {
 // wantDenied waits until one more packet is denied by its receiver's policy.
 func (r *realNode) wantDenied(before MetricsValue) {
 	r.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if r.count(events.PolicyDenied, DirectionIngress).Packets > before.Packets {
 			return
 		}
@@ -101,7 +101,7 @@ func TestPrivilegedReal_PortUnreachable(t *testing.T) {
 			check(t, err)
 		})
 		defer conn.Close()
-		check(t, conn.SetDeadline(time.Now().Add(patience)))
+		check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 		if _, err := conn.Write([]byte("anybody?")); err != nil {
 			t.Fatal(err)
 		}

@@ -90,17 +90,17 @@ func stream(t *testing.T, from, to *testnet.Namespace, addr netip.Addr, data []b
 	var client net.Conn
 	from.Do(func() {
 		var err error
-		client, err = net.DialTimeout("tcp", listener.Addr().String(), patience)
+		client, err = net.DialTimeout("tcp", listener.Addr().String(), testTimeout)
 		check(t, err)
 	})
 	defer client.Close()
-	check(t, listener.SetDeadline(time.Now().Add(patience)))
+	check(t, listener.SetDeadline(time.Now().Add(testTimeout)))
 	server, err := listener.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	check(t, server.SetDeadline(time.Now().Add(patience)))
+	check(t, server.SetDeadline(time.Now().Add(testTimeout)))
 	go func() {
 		_, _ = client.Write(data)
 		_ = client.(*net.TCPConn).CloseWrite()
@@ -111,7 +111,7 @@ func stream(t *testing.T, from, to *testnet.Namespace, addr netip.Addr, data []b
 }
 
 // A packet whose TTL expires on its path to another pod causes an ICMP error from the gateway, sent by the stack.
-func TestPrivilegedReal_HopsRunOut(t *testing.T) {
+func TestPrivilegedReal_TTLExpires(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
 	for _, c := range []struct {
@@ -137,7 +137,7 @@ func TestPrivilegedReal_HopsRunOut(t *testing.T) {
 		if _, err := a.WriteToUDPAddrPort([]byte("too far"), portOf(b)); err != nil {
 			t.Fatal(err)
 		}
-		check(t, raw.SetDeadline(time.Now().Add(patience)))
+		check(t, raw.SetDeadline(time.Now().Add(testTimeout)))
 		buf := make([]byte, 512)
 		for {
 			n, peer, err := raw.ReadFrom(buf)
@@ -219,7 +219,7 @@ func TestPrivilegedReal_PagedHeaders(t *testing.T) {
 }
 
 // The kernel cannot truncate a packet before a checksum that it still has to compute.
-func TestPrivilegedReal_AnswerDoesNotFit(t *testing.T) {
+func TestPrivilegedReal_ReplyDoesNotFit(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
 	ask := solicitation(podA, podA.ipv6, gateway6, gateway6)

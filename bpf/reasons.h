@@ -42,7 +42,7 @@ enum drop_reason {
 	REASON_VLAN = 182,
 	REASON_NO_NODE = 197,		 /* the node that sent it into the tunnel is not in the cluster */
 	REASON_MULTICAST = 240,		 /* multicast and broadcast stay on the pod's link */
-	REASON_HOUSEKEEPING = 241,	 /* group reports, router solicitations, address probes: expected, without an event */
+	REASON_CONTROL_TRAFFIC = 241,	 /* group reports, router solicitations, address probes: expected, without an event */
 	REASON_NEIGHBOUR_TARGET = 242,	 /* ARP or ND for an address other than the gateway's */
 	REASON_CT_FULL = 243,		 /* no capacity for another established flow: the packet is dropped */
 	REASON_CT_SHARE = 244,		 /* the endpoint has used up its share of established flows */
@@ -75,7 +75,7 @@ enum source_file {
 	FILE_POLICY = 210,
 	FILE_CONNTRACK = 211,
 	FILE_FRAGMENTS = 212,
-	FILE_JUDGE = 213,
+	FILE_EVALUATE = 213,
 	FILE_L4 = 214,
 	FILE_RELATED = 215,
 	FILE_TRACK = 216,
@@ -84,7 +84,7 @@ enum source_file {
 	FILE_NETDEV_INGRESS = 219,
 	FILE_NETDEV_EGRESS = 220,
 	FILE_SNAT = 221,
-	FILE_LEAVE = 222,
+	FILE_ROUTE = 222,
 	FILE_NAT_REWRITE = 223,
 	FILE_NAT_ERROR = 224,
 	FILE_DROP = 225,
@@ -109,12 +109,12 @@ typedef __s32 verdict;
 /* Codes that a step returns to its caller in addition to verdicts. They differ from every verdict and from each other, so that a code that reaches finish() by
  * mistake drops the packet. */
 enum step {
-	STEP_TOO_BIG = 16,	    /* leave_route: the route carries packets of leave.mtu bytes */
+	STEP_TOO_BIG = 16,	    /* route_lookup: the route carries packets of route.mtu bytes */
 	STEP_UNKNOWN_FRAGMENT = 17, /* netdev_read: the first fragment is not known */
 	STEP_TRANSLATE = 18,	    /* pod_translate and its parts: there is an entry */
-	STEP_JUDGE = 19,	    /* track_find: the policies must be evaluated */
+	STEP_EVALUATE = 19,	    /* track_find: the policies must be evaluated */
 	STEP_KEEP = 20,		    /* track_find: the flow must be stored */
-	STEP_TAKEN = 21,	    /* nat_create: the packets of another flow equal the translated ones */
+	STEP_IN_USE = 21,	    /* nat_create: the packets of another flow equal the translated ones */
 	STEP_NEIGHBOR = 22,	    /* ARP, or a neighbor solicitation */
 	STEP_ERROR = 23,	    /* track: an ICMP error of a pod */
 	STEP_SERVICE = 24,	    /* pod_translate: the first packet of a flow to a service */
@@ -122,10 +122,10 @@ enum step {
 
 #define DROP(file, reason) ((verdict)((1U << 31) | ((__u32)(file) << 23) | ((__u32)__LINE__ << 8) | (__u32)(reason)))
 
-#define DROP_TELLING (1U << 22)
-#define DROP_ALOUD(file, reason) ((verdict)(DROP(file, reason) | DROP_TELLING))
+#define DROP_REJECT_FLAG (1U << 22)
+#define DROP_REJECT(file, reason) ((verdict)(DROP(file, reason) | DROP_REJECT_FLAG))
 
-static inline __attribute__((always_inline)) int drop_is_aloud(verdict v) { return v < 0 && (v & DROP_TELLING); }
+static inline __attribute__((always_inline)) int drop_is_reject(verdict v) { return v < 0 && (v & DROP_REJECT_FLAG); }
 static inline __attribute__((always_inline)) __u8 drop_reason_of(verdict v) { return (__u8)v; }
 static inline __attribute__((always_inline)) __u16 drop_line_of(verdict v) { return ((__u32)v >> 8) & 0x3fff; }
 static inline __attribute__((always_inline)) __u8 drop_file_of(verdict v) { return ((__u32)v >> 23) & 0xff; }

@@ -29,14 +29,14 @@ struct {
 } reject_rates SEC(".maps");
 
 enum reject_kind {
-	REJECT_NOBODY = 0,  /* no socket or backend receives it */
+	REJECT_NO_RECEIVER = 0,  /* no socket or backend receives it */
 	REJECT_TOO_BIG = 1, /* it is longer than the path carries */
 	REJECT_EXPIRED = 2, /* its TTL has expired */
 };
 
 #define REJECT_HOPS 64
-#define REJECT_QUOTE 8 /* bytes behind the IP header; they include the ports */
-#define REJECT_QUOTE_FRAGMENT 16 /* behind the IP header of a fragment; the fragment header precedes the ports */
+#define REJECT_INNER 8 /* bytes behind the IP header; they include the ports */
+#define REJECT_INNER_FRAGMENT 16 /* behind the IP header of a fragment; the fragment header precedes the ports */
 
 struct reject_tcp {
 	__be16 sport;
@@ -71,7 +71,7 @@ static __always_inline struct reject_icmp reject_ipv6_icmp(enum reject_kind kind
 {
 	return (struct reject_icmp){
 		.type = kind == REJECT_EXPIRED ? 3 : kind == REJECT_TOO_BIG ? 2 : 1,
-		.code = kind == REJECT_NOBODY ? 4 : 0,
+		.code = kind == REJECT_NO_RECEIVER ? 4 : 0,
 		.mtu = bpf_htonl(mtu),
 	};
 }
@@ -133,7 +133,7 @@ __attribute__((noinline)) int reject_ipv4(struct __sk_buff *skb, enum reject_kin
 		struct iphdr ip;
 		struct reject_icmp icmp;
 		struct iphdr about;
-		__u8 quote[REJECT_QUOTE];
+		__u8 quote[REJECT_INNER];
 	} answer = { .icmp = reject_ipv4_icmp(kind, mtu) };
 
 	if (bpf_skb_load_bytes(skb, link_header, &answer.about, sizeof(answer.about) + sizeof(answer.quote)))
@@ -142,7 +142,7 @@ __attribute__((noinline)) int reject_ipv4(struct __sk_buff *skb, enum reject_kin
 		return 0;
 	if (ipv4_is_group(answer.about.saddr) || ipv4_is_node_local(answer.about.saddr))
 		return 0;
-	if (kind == REJECT_NOBODY && answer.about.protocol == IPPROTO_TCP)
+	if (kind == REJECT_NO_RECEIVER && answer.about.protocol == IPPROTO_TCP)
 		return reject_ipv4_tcp(skb, &answer.about);
 	answer.ip = (struct iphdr){ .version = 4, .ihl = 5, .ttl = REJECT_HOPS, .protocol = IPPROTO_ICMP };
 	answer.ip.tot_len = bpf_htons(sizeof(answer));
@@ -180,9 +180,9 @@ static __always_inline int reject_ipv6_error(struct __sk_buff *skb, enum reject_
 		struct ipv6hdr ip;
 		struct reject_icmp icmp;
 		struct ipv6hdr about;
-		__u8 quote[REJECT_QUOTE_FRAGMENT];
+		__u8 quote[REJECT_INNER_FRAGMENT];
 	} answer = { .icmp = reject_ipv6_icmp(kind, mtu) };
-	const __u32 length = sizeof(answer) - REJECT_QUOTE_FRAGMENT + quote, message = length - sizeof(answer.ip);
+	const __u32 length = sizeof(answer) - REJECT_INNER_FRAGMENT + quote, message = length - sizeof(answer.ip);
 	__u32 sum;
 
 	if (bpf_skb_load_bytes(skb, link_header, &answer.about, sizeof(answer.about) + quote))
@@ -199,12 +199,12 @@ static __always_inline int reject_ipv6_error(struct __sk_buff *skb, enum reject_
 /* A separate function, to limit the use of the stack. */
 __attribute__((noinline)) int reject_ipv6_fragment(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
 {
-	return reject_ipv6_error(skb, kind, mtu, REJECT_QUOTE_FRAGMENT);
+	return reject_ipv6_error(skb, kind, mtu, REJECT_INNER_FRAGMENT);
 }
 
 __attribute__((noinline)) int reject_ipv6_packet(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
 {
-	return reject_ipv6_error(skb, kind, mtu, REJECT_QUOTE);
+	return reject_ipv6_error(skb, kind, mtu, REJECT_INNER);
 }
 
 __attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
@@ -215,7 +215,7 @@ __attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb, enum reject_kin
 		return 0;
 	if (ipv6_is_group(&about.saddr) || ipv6_is_unspecified(&about.saddr))
 		return 0;
-	if (kind == REJECT_NOBODY && about.nexthdr == IPPROTO_TCP)
+	if (kind == REJECT_NO_RECEIVER && about.nexthdr == IPPROTO_TCP)
 		return reject_ipv6_tcp(skb, &about);
 	if (kind == REJECT_TOO_BIG && about.nexthdr == NEXT_FRAGMENT)
 		return reject_ipv6_fragment(skb, kind, mtu);

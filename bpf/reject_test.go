@@ -75,7 +75,7 @@ func nextTick(t *testing.T) {
 }
 
 // The node never rejects a packet to a group of the link, or from a source that is no single host.
-func TestPrivilegedReject_NeverAnswersGroups(t *testing.T) {
+func TestPrivilegedReject_MulticastGetsNoReply(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
 		n, service := newRejecting(t, family, 1000)
@@ -103,7 +103,7 @@ func TestPrivilegedReject_NeverAnswersGroups(t *testing.T) {
 
 // A switch floods frames to all of its ports, and a device in promiscuous mode receives them: programs ignore frames to other hosts, even if their packets
 // are addressed to a service.
-func TestPrivilegedReject_LeavesFramesToOtherHostsAlone(t *testing.T) {
+func TestPrivilegedReject_FramesToOtherHosts_AreIgnored(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
 		n, service := newRejecting(t, family, 1000)
@@ -149,8 +149,8 @@ func TestPrivilegedReal_FirstFragmentIsTooBig(t *testing.T) {
 	if icmp == nil || icmp.TypeCode.Type() != layers.ICMPv6TypePacketTooBig || binary.BigEndian.Uint32(icmp.Payload) != 1300 {
 		t.Fatalf("the answer is %s", packet)
 	}
-	if quoted := icmp.Payload[4:]; len(quoted) < 40+16 || string(quoted[:40+16]) != string(fragment[14:14+40+16]) {
-		t.Errorf("the answer quotes % x", quoted)
+	if inner := icmp.Payload[4:]; len(inner) < 40+16 || string(inner[:40+16]) != string(fragment[14:14+40+16]) {
+		t.Errorf("the answer quotes % x", inner)
 	}
 	want := icmp.Checksum
 	if err := icmp.SetNetworkLayerForChecksum(packet.NetworkLayer()); err != nil {

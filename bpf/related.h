@@ -65,15 +65,15 @@ static __always_inline int same_address(const struct addr_key *a, const struct a
 	return word_at(a->addr) == word_at(b->addr) && word_at(a->addr + 8) == word_at(b->addr + 8);
 }
 
-/* flow_quoted sets flow to the flow of the inner packet of an ICMP error. */
-__attribute__((noinline)) int flow_quoted(struct __sk_buff *skb, struct flow *flow)
+/* flow_inner sets flow to the flow of the inner packet of an ICMP error. */
+__attribute__((noinline)) int flow_inner(struct __sk_buff *skb, struct flow *flow)
 {
 	verdict v;
 
 	if (!flow)
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	flow->at += ICMP_LENGTH;
-	flow->quoted = flow->at;
+	flow->inner_at = flow->at;
 	v = flow->family == 6 ? embedded_ipv6(skb, flow) : embedded_ipv4(skb, flow);
 	if (v == CONTINUE)
 		v = l4_read(skb, flow->at, flow->end, 1, &flow->l4);
@@ -91,7 +91,7 @@ __attribute__((noinline)) int flow_related(struct __sk_buff *skb, struct flow *f
 	if (!flow || !self)
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	to = flow->to;
-	if ((v = flow_quoted(skb, flow)) != CONTINUE)
+	if ((v = flow_inner(skb, flow)) != CONTINUE)
 		return v;
 	if (!same_address(&flow->from, &to) || flow->l4.role == L4_ERROR)
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
@@ -101,5 +101,5 @@ __attribute__((noinline)) int flow_related(struct __sk_buff *skb, struct flow *f
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	/* The receiver of the error sent the inner packet. */
 	flow->second = !flow->second;
-	return flow_stands(flow, &flow->entry, self) ? CONTINUE : DROP(FILE_RELATED, REASON_CT_UNKNOWN);
+	return flow_verdict_valid(flow, &flow->entry, self) ? CONTINUE : DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 }

@@ -33,7 +33,7 @@ func (n *node) resized(number uint32, names ...string) *node {
 			n.t.Fatalf("create map %s: %v", name, err)
 		}
 		n.t.Cleanup(func() { _ = m.Close() })
-		r.maps[name], r.maps[FormerName(name)] = m, n.maps[name]
+		r.maps[name], r.maps[PreviousName(name)] = m, n.maps[name]
 	}
 	r.programs = newPrograms(n.t)
 	return &r
@@ -46,7 +46,7 @@ func (n *node) reloaded() *node {
 	r.maps, r.constants = maps.Clone(n.maps), maps.Clone(n.constants)
 	r.constants[VariableResizeNumber], r.constants[VariableResizeMaps] = 0, 0
 	for _, name := range FlowMaps() {
-		delete(r.maps, FormerName(name))
+		delete(r.maps, PreviousName(name))
 	}
 	r.programs = newPrograms(n.t)
 	return &r
@@ -61,11 +61,11 @@ func (n *node) setResize(number uint32, phase ResizePhase) {
 func (n *node) migrate(chosen func() bool) {
 	n.t.Helper()
 	for _, name := range FlowMaps() {
-		if n.maps[FormerName(name)] == nil {
+		if n.maps[PreviousName(name)] == nil {
 			continue
 		}
 		var key, value []byte
-		all := n.maps[FormerName(name)].Iterate()
+		all := n.maps[PreviousName(name)].Iterate()
 		for all.Next(&key, &value) {
 			if !chosen() {
 				continue
@@ -90,42 +90,42 @@ func (n *node) wantEntries(when string, family, established, translated int) {
 
 // Flows whose packets alternate between programs with a map of another size and programs that know only the previous one are created once and continue,
 // whichever program processes their packets.
-func TestPrivilegedResize_FlowsMeetProgramsOfBoth(t *testing.T) {
+func TestPrivilegedResize_FlowsAlternateBetweenGenerations(t *testing.T) {
 	t.Parallel()
-	eachFamily(t, func(t *testing.T, former *node, family int) {
-		former.service(family, protoTCP, at(podB.addr(family)))
-		former.closed(podA)
+	eachFamily(t, func(t *testing.T, previous *node, family int) {
+		previous.service(family, protoTCP, at(podB.addr(family)))
+		previous.closed(podA)
 		const number = 5
-		present := former.resized(number, FlowMaps()...)
+		present := previous.resized(number, FlowMaps()...)
 		connect := func(sport uint16, begins, continues *node) {
 			t.Helper()
-			ask, reply := askService(family, sport), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, sport)
+			ask, reply := serviceRequest(family, sport), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, sport)
 			begins.passes(podA, ask.tcp(t, "S"), actRedirect)
 			continues.passes(podB, reply.tcp(t, "SA"), actRedirect)
 			continues.passes(podA, ask.tcp(t, "A"), actRedirect)
 			begins.passes(podB, reply.tcp(t, "A"), actRedirect)
 			begins.passes(podA, ask.tcp(t, "A"), actRedirect)
 		}
-		former.setResize(number, ResizeBefore)
-		connect(5001, former, present)
-		connect(5002, present, former)
-		former.wantEntries("before, the former map", family, 2, 4)
+		previous.setResize(number, ResizeBefore)
+		connect(5001, previous, present)
+		connect(5002, present, previous)
+		previous.wantEntries("before, the former map", family, 2, 4)
 		present.wantEntries("before, the present map", family, 0, 0)
 
-		former.setResize(number, ResizeDuring)
+		previous.setResize(number, ResizeDuring)
 		connect(5003, present, present)
-		former.wantEntries("during, the former map", family, 3, 6)
+		previous.wantEntries("during, the former map", family, 3, 6)
 		present.wantEntries("during, the present map", family, 1, 2)
 		// A connection starts again after a reset: both maps lose its translation and get another one.
-		present.passes(podA, askService(family, 5001).tcp(t, "R"), actRedirect)
+		present.passes(podA, serviceRequest(family, 5001).tcp(t, "R"), actRedirect)
 		connect(5001, present, present)
-		former.wantEntries("after a reset, the former map", family, 3, 6)
+		previous.wantEntries("after a reset, the former map", family, 3, 6)
 		present.migrate(func() bool { return true })
 		present.wantEntries("copied", family, 3, 6)
 
-		former.setResize(number, ResizeNone)
+		previous.setResize(number, ResizeNone)
 		connect(5004, present, present.reloaded())
-		former.wantEntries("at the end, the former map", family, 3, 6)
+		previous.wantEntries("at the end, the former map", family, 3, 6)
 		present.wantEntries("at the end, the present map", family, 4, 8)
 	})
 }
@@ -133,7 +133,7 @@ func TestPrivilegedResize_FlowsMeetProgramsOfBoth(t *testing.T) {
 // connectToService opens a connection of pod a to the service, whose backend is pod b, and returns its first direction.
 func (n *node) connectToService(family int) flow {
 	n.t.Helper()
-	ask, reply := askService(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
+	ask, reply := serviceRequest(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
 	n.passes(podA, ask.tcp(n.t, "S"), actRedirect)
 	n.passes(podB, reply.tcp(n.t, "SA"), actRedirect)
 	n.passes(podA, ask.tcp(n.t, "A"), actRedirect)
@@ -143,13 +143,13 @@ func (n *node) connectToService(family int) flow {
 // A flow that is deleted while both maps have its entries is deleted from both.
 func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
 	t.Parallel()
-	eachFamily(t, func(t *testing.T, former *node, family int) {
-		former.service(family, protoTCP, at(podB.addr(family)))
+	eachFamily(t, func(t *testing.T, previous *node, family int) {
+		previous.service(family, protoTCP, at(podB.addr(family)))
 		const number = 1
-		present := former.resized(number, FlowMaps()...)
-		former.setResize(number, ResizeDuring)
+		present := previous.resized(number, FlowMaps()...)
+		previous.setResize(number, ResizeDuring)
 		ask := present.connectToService(family)
-		for _, n := range []*node{former, present} {
+		for _, n := range []*node{previous, present} {
 			n.wantEntries("at first", family, 1, 2)
 			n.natExpire(family)
 		}
@@ -160,7 +160,7 @@ func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
 		}
 		// A segment to the backend without the service deletes the remaining entries.
 		present.passes(podA, sent(podA, podA.addr(family), podB.addr(family)).ports(5001, backendPort).tcp(t, "S"), actRedirect)
-		for _, n := range []*node{former, present} {
+		for _, n := range []*node{previous, present} {
 			n.wantEntries("at the end", family, 0, 0)
 		}
 	})
@@ -169,19 +169,19 @@ func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
 // If two CPUs end a flow at the same time, only one of them decrements its counter: the second CPU runs when only the current map still has the entry.
 func TestPrivilegedResize_DischargesOnce(t *testing.T) {
 	t.Parallel()
-	eachFamily(t, func(t *testing.T, former *node, family int) {
-		former.service(family, protoTCP, at(podB.addr(family)))
+	eachFamily(t, func(t *testing.T, previous *node, family int) {
+		previous.service(family, protoTCP, at(podB.addr(family)))
 		const number = 1
-		present := former.resized(number, FlowMaps()...)
-		former.setResize(number, ResizeDuring)
+		present := previous.resized(number, FlowMaps()...)
+		previous.setResize(number, ResizeDuring)
 		ask := present.connectToService(family)
 		charged := present.charged(podA)
 		present.wantTranslations(podA.id, family, 1)
 		present.natExpire(family)
 		for _, name := range []string{ctMap("est", family), natMap(family)} { // as the other CPU does first
 			var key []byte
-			for former.maps[name].NextKey(nil, &key) == nil {
-				if err := former.maps[name].Delete(key); err != nil {
+			for previous.maps[name].NextKey(nil, &key) == nil {
+				if err := previous.maps[name].Delete(key); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -198,19 +198,19 @@ func TestPrivilegedResize_DischargesOnce(t *testing.T) {
 }
 
 // A flow for which one of two maps is full is in neither.
-func TestPrivilegedResize_RefusedInBoth(t *testing.T) {
+func TestPrivilegedResize_OneMapFull_CreatesInNeither(t *testing.T) {
 	t.Parallel()
-	eachFamily(t, func(t *testing.T, former *node, family int) {
-		former.service(family, protoTCP, at(podB.addr(family)))
+	eachFamily(t, func(t *testing.T, previous *node, family int) {
+		previous.service(family, protoTCP, at(podB.addr(family)))
 		specs, err := MapSpecs()
 		if err != nil {
 			t.Fatal(err)
 		}
 		const number = 1
-		former.setResize(number, ResizeDuring)
+		previous.setResize(number, ResizeDuring)
 		withFull := func(name string) *node {
 			t.Helper()
-			present, spec := former.resized(number, FlowMaps()...), specs[name]
+			present, spec := previous.resized(number, FlowMaps()...), specs[name]
 			spec.MaxEntries = 1
 			full, err := ebpf.NewMap(spec)
 			if err != nil {
@@ -223,10 +223,10 @@ func TestPrivilegedResize_RefusedInBoth(t *testing.T) {
 			present.maps[name] = full
 			return present
 		}
-		ask, reply := askService(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
+		ask, reply := serviceRequest(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
 		present := withFull(natMap(family))
 		present.wantDrop(PodEgress, ifPodA, ask.tcp(t, "S"), events.NATFull, DirectionEgress)
-		former.wantEntries("no room for the translation", family, 0, 0)
+		previous.wantEntries("no room for the translation", family, 0, 0)
 		present = withFull(ctMap("est", family))
 		present.passes(podA, ask.tcp(t, "S"), actRedirect)
 		present.passes(podB, reply.tcp(t, "SA"), actRedirect)
@@ -234,7 +234,7 @@ func TestPrivilegedResize_RefusedInBoth(t *testing.T) {
 		if event := present.event(); event == nil || event.Reason != events.FlowsFull {
 			t.Errorf("a flow for which there is no room: %+v", event)
 		}
-		former.wantEntries("no room for the flow", family, 0, 2)
+		previous.wantEntries("no room for the flow", family, 0, 2)
 	})
 }
 
@@ -247,7 +247,7 @@ func resizeTraffic(t *testing.T, random *rand.Rand, family int) (program string,
 	sport := 5000 + uint16(random.IntN(3))
 	flags := []string{"S", "S", "SA", "A", "A", "A", "A", "FA", "R"}[random.IntN(9)]
 	if random.IntN(2) == 0 {
-		return PodEgress, skBuff{Ifindex: ifPodA}, askService(family, sport).tcp(t, flags)
+		return PodEgress, skBuff{Ifindex: ifPodA}, serviceRequest(family, sport).tcp(t, flags)
 	}
 	return PodEgress, skBuff{Ifindex: ifPodB}, sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, sport).tcp(t, flags)
 }
@@ -270,7 +270,7 @@ func (c *change) all(do func(n *node)) {
 // equal checks that a node has the same flows, and the same counters, as without a resize.
 func (c *change) equal(n *node) {
 	c.t.Helper()
-	twins{n, c.never}.equal(c.t, c.family)
+	nodePair{n, c.never}.equal(c.t, c.family)
 	for _, p := range []pod{podA, podB} {
 		if got, want := n.charged(p), c.never.charged(p); got != want {
 			c.t.Errorf("%d established flows count for endpoint %d, want %d", int32(got), p.id, int32(want))
@@ -309,7 +309,7 @@ func (c *change) pass(packets int) (delivered int) {
 			}
 		}
 		program, in, packet := resizeTraffic(c.t, c.random, c.family)
-		if (twins{c.hooks[c.random.IntN(len(c.hooks))], c.never}).send(c.t, program, in, packet).action != actShot {
+		if (nodePair{c.hooks[c.random.IntN(len(c.hooks))], c.never}).send(c.t, program, in, packet).action != actShot {
 			delivered++
 		}
 	}
@@ -318,7 +318,7 @@ func (c *change) pass(packets int) (delivered int) {
 
 // For random packets, changes and programs, all results are as if the maps of flows had never been resized, also when another resize starts while hooks still
 // run programs for the previous one, and when only some maps are resized.
-func TestPrivilegedResize_AsWithoutIt(t *testing.T) {
+func TestPrivilegedResize_ResultsEqualNoResize(t *testing.T) {
 	t.Parallel()
 	// No flow expires by itself on a slow machine.
 	constants := map[string]uint32{VariableVerdictEvents: 0, VariableCtTCPSynTimeout: 3000, VariableCtTCPCloseTimeout: 3000, VariableCtAnyTimeout: 3000}
@@ -340,8 +340,8 @@ func asWithoutResize(t *testing.T, family int, constants map[string]uint32, name
 	delivered := c.pass(500)
 	for number := range uint32(2) {
 		number++
-		former := present
-		present = former.resized(number, names...)
+		previous := present
+		present = previous.resized(number, names...)
 		present.setResize(number, ResizeBefore)
 		c.hooks = append(c.hooks, present)
 		delivered += c.pass(1000)
@@ -352,7 +352,7 @@ func asWithoutResize(t *testing.T, family int, constants map[string]uint32, name
 		}
 
 		present.setResize(number, ResizeDuring)
-		c.hooks, c.holders = []*node{present}, []*node{former, present}
+		c.hooks, c.holders = []*node{present}, []*node{previous, present}
 		for range 10 {
 			present.migrate(func() bool { return c.random.IntN(10) == 0 })
 			delivered += c.pass(100)

@@ -18,11 +18,11 @@ func TestPrivilegedService_Fragments(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoUDP, at(podB.addr(family)))
-		ask, got := askService(family, 5000), asked(family, podB, 5000)
-		n.refused(podA, ask.part(t, 1, 10, true), events.UnknownFragment)
+		ask, got := serviceRequest(family, 5000), translatedRequest(family, podB, 5000)
+		n.wantEgressDrop(podA, ask.part(t, 1, 10, true), events.UnknownFragment)
 		n.wantPacket(n.run(PodEgress, ifPodA, ask.part(t, 1, 0, true)), actRedirect, got.part(t, 1, 0, true))
 		n.wantPacket(n.run(PodEgress, ifPodA, ask.part(t, 1, 10, false)), actRedirect, got.part(t, 1, 10, false))
-		n.refused(podA, ask.part(t, 2, 10, true), events.UnknownFragment)
+		n.wantEgressDrop(podA, ask.part(t, 2, 10, true), events.UnknownFragment)
 
 		answer := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63)
 		n.wantPacket(n.run(PodEgress, ifPodB, got.back(podB).part(t, 3, 0, true)), actRedirect, answer.part(t, 3, 0, true))
@@ -31,7 +31,7 @@ func TestPrivilegedService_Fragments(t *testing.T) {
 		// The flow is deleted between the fragments.
 		n.wantPacket(n.run(PodEgress, ifPodA, ask.part(t, 4, 0, true)), actRedirect, got.part(t, 4, 0, true))
 		n.natExpire(family)
-		n.refused(podA, ask.part(t, 4, 10, false), events.UnknownFragment)
+		n.wantEgressDrop(podA, ask.part(t, 4, 10, false), events.UnknownFragment)
 	})
 }
 
@@ -40,7 +40,7 @@ func TestPrivilegedService_Expiry(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoUDP, at(podB.addr(family)))
-		ask := askService(family, 5000).bytes(t)
+		ask := serviceRequest(family, 5000).bytes(t)
 		n.passes(podA, ask, actRedirect)
 		n.service(family, protoUDP, at(remotePod[family]))
 		n.passes(podA, ask, actRedirect) // as before
@@ -48,7 +48,7 @@ func TestPrivilegedService_Expiry(t *testing.T) {
 		// One direction alone keeps it.
 		n.natExpireSome(family, func(e natRest) bool { return e.reply })
 		n.passes(podA, ask, actRedirect)
-		n.passes(podB, asked(family, podB, 5000).back(podB).bytes(t), actRedirect)
+		n.passes(podB, translatedRequest(family, podB, 5000).back(podB).bytes(t), actRedirect)
 		n.natExpireSome(family, func(e natRest) bool { return !e.reply })
 		n.passes(podA, ask, actRedirect)
 
@@ -68,7 +68,7 @@ func TestPrivilegedService_ConnectionEnds(t *testing.T) {
 			"reset by the peer": func(_, server func(string)) { server("RA") },
 		} {
 			n.service(family, protoTCP, at(podB.addr(family)))
-			ask, answer := askService(family, 5000), asked(family, podB, 5000).back(podB)
+			ask, answer := serviceRequest(family, 5000), translatedRequest(family, podB, 5000).back(podB)
 			client := func(flags string) { t.Helper(); n.passes(podA, ask.tcp(t, flags), actRedirect) }
 			server := func(flags string) { t.Helper(); n.passes(podB, answer.tcp(t, flags), actRedirect) }
 			client("S")
@@ -91,7 +91,7 @@ func TestPrivilegedService_ConnectionEnds(t *testing.T) {
 			n.wantNat(family, 2)
 			n.natExpire(family)
 			clearMaps(t, n, family)
-			n.passes(podA, askService(family, 1).tcp(t, "S"), actOK)
+			n.passes(podA, serviceRequest(family, 1).tcp(t, "S"), actOK)
 			clearNat(n, family)
 			clearMaps(t, n, family)
 		}
@@ -118,8 +118,8 @@ func TestPrivilegedService_OnePortForAll(t *testing.T) {
 				t.Errorf("port %d serves two flows", sport)
 			}
 			ports = append(ports, sport)
-			n.wantPacket(got, actRedirect, packet(t, asked(family, podB, sport)))
-			answer := asked(family, podB, sport).back(podB)
+			n.wantPacket(got, actRedirect, packet(t, translatedRequest(family, podB, sport)))
+			answer := translatedRequest(family, podB, sport).back(podB)
 			want := received(podA, addr, podA.addr(family)).ports(servicePort, 5000).withHops(63)
 			if protocol == protoTCP {
 				n.wantPacket(n.run(PodEgress, ifPodB, answer.tcp(t, "SA")), actRedirect, want.tcp(t, "SA"))
@@ -139,7 +139,7 @@ func TestPrivilegedService_FullTable(t *testing.T) {
 		n.service(family, protoUDP, at(podB.addr(family)))
 		passed := 0
 		for sport := range uint16(64) {
-			if n.run(PodEgress, ifPodA, askService(family, 5000+sport).bytes(t)).action == actRedirect {
+			if n.run(PodEgress, ifPodA, serviceRequest(family, 5000+sport).bytes(t)).action == actRedirect {
 				passed++
 			}
 		}
@@ -155,9 +155,9 @@ func TestPrivilegedService_FullTable(t *testing.T) {
 		if s := n.signal(); s.Family != uint32(16+family) {
 			t.Errorf("IPv%d: signal %+v", family, s)
 		}
-		n.passes(podA, askService(family, 5000).bytes(t), actRedirect)
+		n.passes(podA, serviceRequest(family, 5000).bytes(t), actRedirect)
 		n.natExpire(family)
-		n.passes(podA, askService(family, 5001).bytes(t), actRedirect)
+		n.passes(podA, serviceRequest(family, 5001).bytes(t), actRedirect)
 	}
 }
 
@@ -166,18 +166,18 @@ func TestPrivilegedService_CheckMismatch(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoUDP, at(podB.addr(family)))
-		n.passes(podA, askService(family, 5000).bytes(t), actRedirect)
+		n.passes(podA, serviceRequest(family, 5000).bytes(t), actRedirect)
 		if family == 4 {
 			changeNat(n, MapNat4, func(_ NatKey4, e *NatEntry4) { e.Check += 2 })
 		} else {
 			changeNat(n, MapNat6, func(_ NatKey6, e *NatEntry6) { e.Check += 2 })
 		}
-		n.refused(podB, asked(family, podB, 5000).back(podB).bytes(t), events.NoMapping)
+		n.wantEgressDrop(podB, translatedRequest(family, podB, 5000).back(podB).bytes(t), events.NoMapping)
 	})
 }
 
 // Many CPUs start the same flows at once: each flow has one backend for all its packets, and one pair of entries.
-func TestPrivilegedService_ManyBeginTheSameFlow(t *testing.T) {
+func TestPrivilegedService_ConcurrentStartOfSameFlow(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoUDP, at(podB.addr(family), remotePod[family]))
@@ -186,7 +186,7 @@ func TestPrivilegedService_ManyBeginTheSameFlow(t *testing.T) {
 		var wait sync.WaitGroup
 		packets := make([][]byte, flows)
 		for i := range packets {
-			packets[i] = askService(family, 5000+uint16(i)).bytes(t)
+			packets[i] = serviceRequest(family, 5000+uint16(i)).bytes(t)
 		}
 		for w := range workers {
 			wait.Go(func() {
@@ -220,7 +220,7 @@ func TestPrivilegedService_MutatedPackets(t *testing.T) {
 	for _, family := range families {
 		n.service(family, protoUDP, at(podB.addr(family), podA.addr(family), remotePod[family]))
 		n.service(family, protoTCP, at(podB.addr(family), podA.addr(family)))
-		ask := askService(family, 5000)
+		ask := serviceRequest(family, 5000)
 		from := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000)
 		seeds = append(seeds, ask.bytes(t), ask.tcp(t, "S"), ask.tcp(t, "A"), ask.part(t, 1, 0, true), ask.part(t, 1, 10, false),
 			ask.quoting(t, from.bytes(t), 64), ask.quoting(t, from.tcp(t, "A"), 8),

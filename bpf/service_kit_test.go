@@ -54,13 +54,13 @@ func at(addrs ...netip.Addr) (out []netip.AddrPort) {
 	return out
 }
 
-// askService is a packet of pod a to the service.
-func askService(family int, sport uint16) flow {
+// serviceRequest is a packet of pod a to the service.
+func serviceRequest(family int, sport uint16) flow {
 	return sent(podA, podA.addr(family), clusterIP[family]).ports(sport, servicePort)
 }
 
-// asked is the same packet as the serving pod receives it.
-func asked(family int, server pod, sport uint16) flow {
+// translatedRequest is the same packet as the serving pod receives it.
+func translatedRequest(family int, server pod, sport uint16) flow {
 	return received(server, podA.addr(family), server.addr(family)).ports(sport, backendPort).withHops(63)
 }
 
@@ -181,8 +181,8 @@ func segment(t testing.TB, f flow, flags string, seq, ack uint32, window uint16)
 	return packet[:map[bool]int{true: 54, false: 74}[f.src.Is4()]] // without padding
 }
 
-// told is the ICMP error of the programs about a packet, given as a frame.
-func told(t testing.TB, f flow, about []byte) []byte {
+// icmpError is the ICMP error of the programs about a packet, given as a frame.
+func icmpError(t testing.TB, f flow, about []byte) []byte {
 	t.Helper()
 	if f.src.Is6() {
 		return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 1, code: 4, hops: 64,

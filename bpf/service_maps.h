@@ -24,7 +24,7 @@ struct service_key {
 };
 
 enum service_flag {
-	SERVICE_TWO_SCOPES = 1,	   /* look again with SCOPE_INTERNAL when the client is internal */
+	SERVICE_TWO_SCOPES = 1,	   /* look up again with SCOPE_INTERNAL when the client is internal */
 	SERVICE_OUTSIDE = 2,	   /* external clients may use it */
 	SERVICE_RANGES = 4,	   /* ... only from addresses in source_ranges */
 	SERVICE_DROP = 8,	   /* without backends the packet is dropped instead of rejected */

@@ -42,7 +42,7 @@ func TestPrivilegedReal_Services(t *testing.T) {
 }
 
 // No socket listens, or there is no backend: the client's kernel gets an error immediately.
-func TestPrivilegedReal_ServicesRefuse(t *testing.T) {
+func TestPrivilegedReal_ServicesReject(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
 	for _, family := range families {
@@ -57,7 +57,7 @@ func TestPrivilegedReal_ServicesRefuse(t *testing.T) {
 				t.Errorf("IPv%d, %s: a datagram: %v, want a refusal; last event %+v", family, name, err, r.event())
 			}
 			r.a.Do(func() {
-				_, err := net.DialTimeout("tcp", clusterAddr(family), patience)
+				_, err := net.DialTimeout("tcp", clusterAddr(family), testTimeout)
 				if !errors.Is(err, unix.ECONNREFUSED) {
 					t.Errorf("IPv%d, %s: a connection: %v, want a refusal; last event %+v", family, name, err, r.event())
 				}
@@ -79,7 +79,7 @@ func (r *realNode) dialUDP(family int) (conn *net.UDPConn) {
 		conn = c.(*net.UDPConn)
 	})
 	r.t.Cleanup(func() { _ = conn.Close() })
-	check(r.t, conn.SetDeadline(time.Now().Add(patience)))
+	check(r.t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	return conn
 }
 
@@ -111,7 +111,7 @@ func listenTCP(t *testing.T, ns *testnet.Namespace, addr netip.Addr) (listener *
 		check(t, err)
 	})
 	t.Cleanup(func() { _ = listener.Close() })
-	check(t, listener.SetDeadline(time.Now().Add(patience)))
+	check(t, listener.SetDeadline(time.Now().Add(testTimeout)))
 	return listener
 }
 
@@ -124,21 +124,21 @@ func (r *realNode) ask(listener *net.TCPListener, family int, data []byte) []byt
 			return
 		}
 		defer server.Close()
-		_ = server.SetDeadline(time.Now().Add(patience))
+		_ = server.SetDeadline(time.Now().Add(testTimeout))
 		_, _ = io.Copy(server, server)
 		_ = server.(*net.TCPConn).CloseWrite()
 	}()
 	var client net.Conn
 	r.a.Do(func() {
 		var err error
-		client, err = net.DialTimeout("tcp", clusterAddr(family), patience)
+		client, err = net.DialTimeout("tcp", clusterAddr(family), testTimeout)
 		check(r.t, err)
 	})
 	if client == nil {
 		return nil
 	}
 	defer client.Close()
-	check(r.t, client.SetDeadline(time.Now().Add(patience)))
+	check(r.t, client.SetDeadline(time.Now().Add(testTimeout)))
 	go func() {
 		_, _ = client.Write(data)
 		_ = client.(*net.TCPConn).CloseWrite()

@@ -14,19 +14,19 @@ func TestPrivilegedService_BackendOnTheNode(t *testing.T) {
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
 		packet := kinds[protocol]
 		n.service(family, protocol, at(podB.addr(family)))
-		n.wantPacket(n.run(PodEgress, ifPodA, packet(t, askService(family, 5000))), actRedirect, packet(t, asked(family, podB, 5000)))
+		n.wantPacket(n.run(PodEgress, ifPodA, packet(t, serviceRequest(family, 5000))), actRedirect, packet(t, translatedRequest(family, podB, 5000)))
 		n.wantNat(family, 2)
 		n.wantFlows(family, 1, 0)
 
-		answer := asked(family, podB, 5000).back(podB)
+		answer := translatedRequest(family, podB, 5000).back(podB)
 		toClient := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63)
 		if protocol == protoTCP {
 			n.wantPacket(n.run(PodEgress, ifPodB, answer.tcp(t, "SA")), actRedirect, toClient.tcp(t, "SA"))
-			n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).tcp(t, "A")), actRedirect, asked(family, podB, 5000).tcp(t, "A"))
+			n.wantPacket(n.run(PodEgress, ifPodA, serviceRequest(family, 5000).tcp(t, "A")), actRedirect, translatedRequest(family, podB, 5000).tcp(t, "A"))
 			n.wantPacket(n.run(PodEgress, ifPodB, answer.tcp(t, "A")), actRedirect, toClient.tcp(t, "A"))
 		} else {
 			n.wantPacket(n.run(PodEgress, ifPodB, answer.bytes(t)), actRedirect, toClient.bytes(t))
-			n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
+			n.wantPacket(n.run(PodEgress, ifPodA, serviceRequest(family, 5000).bytes(t)), actRedirect, translatedRequest(family, podB, 5000).bytes(t))
 			n.wantPacket(n.run(PodEgress, ifPodB, answer.bytes(t)), actRedirect, toClient.bytes(t))
 		}
 		n.wantFlows(family, 0, 1)
@@ -38,24 +38,24 @@ func TestPrivilegedService_BackendOnTheNode(t *testing.T) {
 }
 
 // The backend is on another node: the client's packets leave through the stack, and replies are translated on their way into the pod.
-func TestPrivilegedService_BackendElsewhere(t *testing.T) {
+func TestPrivilegedService_BackendOnOtherNode(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
 		packet := kinds[protocol]
 		n.service(family, protocol, at(remotePod[family]))
 		on := sent(podA, podA.addr(family), remotePod[family]).ports(5000, backendPort)
-		n.wantPacket(n.run(PodEgress, ifPodA, packet(t, askService(family, 5000))), actOK, packet(t, on))
+		n.wantPacket(n.run(PodEgress, ifPodA, packet(t, serviceRequest(family, 5000))), actOK, packet(t, on))
 
 		answer := outsideTo(podA, remotePod[family], backendPort, 5000)
 		want := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000)
 		in := skBuff{Ifindex: ifPodA, IngressIfindex: ifUplink}
 		if protocol == protoTCP {
 			n.wantPacket(n.runSkb(PodIngress, in, answer.tcp(t, "SA")), actOK, want.tcp(t, "SA"))
-			n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).tcp(t, "A")), actOK, on.tcp(t, "A"))
+			n.wantPacket(n.run(PodEgress, ifPodA, serviceRequest(family, 5000).tcp(t, "A")), actOK, on.tcp(t, "A"))
 			n.wantPacket(n.runSkb(PodIngress, in, answer.tcp(t, "A")), actOK, want.tcp(t, "A"))
 		} else {
 			n.wantPacket(n.runSkb(PodIngress, in, answer.bytes(t)), actOK, want.bytes(t))
-			n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actOK, on.bytes(t))
+			n.wantPacket(n.run(PodEgress, ifPodA, serviceRequest(family, 5000).bytes(t)), actOK, on.bytes(t))
 			n.wantPacket(n.runSkb(PodIngress, in, answer.bytes(t)), actOK, want.bytes(t))
 		}
 		n.wantFlows(family, 0, 1)
@@ -67,8 +67,8 @@ func TestPrivilegedService_DatagramWithoutChecksum(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoUDP, at(podB.addr(family)))
-		n.wantPacket(n.run(PodEgress, ifPodA, udpSum(family, askService(family, 5000).bytes(t), 0)), actRedirect,
-			udpSum(family, asked(family, podB, 5000).bytes(t), 0))
+		n.wantPacket(n.run(PodEgress, ifPodA, udpSum(family, serviceRequest(family, 5000).bytes(t), 0)), actRedirect,
+			udpSum(family, translatedRequest(family, podB, 5000).bytes(t), 0))
 	})
 }
 
@@ -80,7 +80,7 @@ func TestPrivilegedService_BackendIsTheClient(t *testing.T) {
 		n.closed(podA)
 		n.service(family, protocol, at(podA.addr(family)))
 		to := received(podA, loopback[family], podA.addr(family)).ports(5000, backendPort)
-		n.wantPacket(n.run(PodEgress, ifPodA, packet(t, askService(family, 5000))), actRedirect, packet(t, to))
+		n.wantPacket(n.run(PodEgress, ifPodA, packet(t, serviceRequest(family, 5000))), actRedirect, packet(t, to))
 		n.wantFlows(family, 0, 0)
 		n.wantNat(family, 2)
 
@@ -90,7 +90,7 @@ func TestPrivilegedService_BackendIsTheClient(t *testing.T) {
 		} else {
 			n.wantPacket(n.run(PodEgress, ifPodA, to.back(podA).bytes(t)), actRedirect, want.bytes(t))
 			n.wantPacket(n.run(PodEgress, ifPodA, to.back(podA).quoting(t, to.bytes(t), 8)), actRedirect,
-				want.quoting(t, askService(family, 5000).bytes(t), 8))
+				want.quoting(t, serviceRequest(family, 5000).bytes(t), 8))
 		}
 
 		// Its reply in a deleted flow does not leave the pod with any address.
@@ -104,34 +104,34 @@ func TestPrivilegedService_BackendIsTheClient(t *testing.T) {
 }
 
 // Policies match the backend, never the service.
-func TestPrivilegedService_PolicyJudgesTheBackend(t *testing.T) {
+func TestPrivilegedService_PolicyMatchesBackend(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
 		packet := kinds[protocol]
 		n.service(family, protocol, at(podB.addr(family)))
 		n.egress(podA, rule{kind: PolicyIdentity, identity: podB.facts().Identity, level: PolicyPort, protocol: protocol, first: backendPort})
-		n.passes(podA, packet(t, askService(family, 5000)), actRedirect)
+		n.passes(podA, packet(t, serviceRequest(family, 5000)), actRedirect)
 		n.wantNat(family, 2)
 
 		n.egress(podA, rule{kind: PolicyIdentity, identity: podB.facts().Identity, level: PolicyPort, protocol: protocol, first: servicePort})
-		n.refused(podA, packet(t, askService(family, 5001)), events.PolicyDenied)
+		n.wantEgressDrop(podA, packet(t, serviceRequest(family, 5001)), events.PolicyDenied)
 		n.wantNat(family, 2) // a denied packet creates no entry
 
 		n.facts(podA, func(f *EndpointFacts) { f.PolicyEgress, f.ShapeEgress = 1, 0 })
 		n.ingress(podB)
-		n.refused(podA, packet(t, askService(family, 5002)), events.PolicyDenied)
+		n.wantEgressDrop(podA, packet(t, serviceRequest(family, 5002)), events.PolicyDenied)
 		n.wantNat(family, 2)
 	})
 }
 
 // A service without backends: the client gets an immediate error from the service, and the packet is counted.
-func TestPrivilegedService_NobodyServes(t *testing.T) {
+func TestPrivilegedService_NoBackend_IsRejected(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		back := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000)
 		n.service(family, protoTCP, nil)
 		before := n.count(events.NoBackend, DirectionEgress)
-		got := n.run(PodEgress, ifPodA, segment(t, askService(family, 5000), "S", 1000, 0, 0))
+		got := n.run(PodEgress, ifPodA, segment(t, serviceRequest(family, 5000), "S", 1000, 0, 0))
 		if event := n.event(); event == nil || event.Reason != events.NoBackend {
 			t.Errorf("event %+v", event)
 		}
@@ -141,36 +141,36 @@ func TestPrivilegedService_NobodyServes(t *testing.T) {
 		}
 
 		n.service(family, protoUDP, nil)
-		ask := askService(family, 5000).bytes(t)
+		ask := serviceRequest(family, 5000).bytes(t)
 		got = n.run(PodEgress, ifPodA, ask)
 		n.event()
-		n.wantPacket(got, actRedirect, told(t, back, ask))
-		long := askService(family, 5000)
+		n.wantPacket(got, actRedirect, icmpError(t, back, ask))
+		long := serviceRequest(family, 5000)
 		long.payload = make([]byte, 1200)
 		got = n.run(PodEgress, ifPodA, long.bytes(t))
 		n.event()
-		n.wantPacket(got, actRedirect, told(t, back, long.bytes(t)))
+		n.wantPacket(got, actRedirect, icmpError(t, back, long.bytes(t)))
 		long.payload = []byte{}
 		got = n.run(PodEgress, ifPodA, long.bytes(t))
 		n.event()
-		n.wantPacket(got, actRedirect, told(t, back, long.bytes(t)))
+		n.wantPacket(got, actRedirect, icmpError(t, back, long.bytes(t)))
 
 		n.service(family, protoUDP, nil, func(_ *ServiceKey, s *Service) { s.Flags = ServiceDrop })
-		n.refused(podA, ask, events.NoBackend)
+		n.wantEgressDrop(podA, ask, events.NoBackend)
 		n.wantNat(family, 0)
 	})
 }
 
 // A connection whose backend no longer exists is reset, so that its client opens another one.
-func TestPrivilegedService_ConnectionOfBefore(t *testing.T) {
+func TestPrivilegedService_StaleConnection_IsReset(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoTCP, at(podB.addr(family)))
-		got := n.run(PodEgress, ifPodA, segment(t, askService(family, 5000), "A", 1000, 777, 0))
+		got := n.run(PodEgress, ifPodA, segment(t, serviceRequest(family, 5000), "A", 1000, 777, 0))
 		n.event()
 		n.wantPacket(got, actRedirect, segment(t, received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000), "R", 777, 0, 0))
-		n.refused(podA, askService(family, 5000).tcp(t, "R"), events.NoMapping)
-		n.refused(podA, askService(family, 5000).tcp(t, "RA"), events.NoMapping)
+		n.wantEgressDrop(podA, serviceRequest(family, 5000).tcp(t, "R"), events.NoMapping)
+		n.wantEgressDrop(podA, serviceRequest(family, 5000).tcp(t, "RA"), events.NoMapping)
 		n.wantNat(family, 0)
 
 		// A connection that was established before the address belonged to a service continues.
@@ -191,11 +191,11 @@ func TestPrivilegedService_Scopes(t *testing.T) {
 		n.service(family, protoUDP, at(podB.addr(family)), func(k *ServiceKey, s *Service) {
 			k.Scope, s.Id, s.Flags = ScopeInternal, 8, ServiceOutside|ServiceRanges
 		})
-		n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
+		n.wantPacket(n.run(PodEgress, ifPodA, serviceRequest(family, 5000).bytes(t)), actRedirect, translatedRequest(family, podB, 5000).bytes(t))
 
 		// A service of processes of the node with a loopback address is no service for pods.
 		n.service(family, protoUDP, nil, func(_ *ServiceKey, s *Service) { s.Flags = ServiceLoopback })
-		n.passes(podA, askService(family, 5001).bytes(t), actOK)
+		n.passes(podA, serviceRequest(family, 5001).bytes(t), actOK)
 	})
 }
 
@@ -206,12 +206,12 @@ func TestPrivilegedService_SCTP(t *testing.T) {
 		same := netip.AddrPortFrom(podB.addr(family), servicePort)
 		n.service(family, protoSCTP, []netip.AddrPort{same})
 		want := received(podB, podA.addr(family), podB.addr(family)).ports(5000, servicePort).withHops(63)
-		n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).sctp(t)), actRedirect, want.sctp(t))
+		n.wantPacket(n.run(PodEgress, ifPodA, serviceRequest(family, 5000).sctp(t)), actRedirect, want.sctp(t))
 		n.wantPacket(n.run(PodEgress, ifPodB, want.back(podB).sctp(t)), actRedirect,
 			received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63).sctp(t))
 
 		n.service(family, protoSCTP, at(podB.addr(family)))
-		n.refused(podA, askService(family, 5001).sctp(t), events.ServiceProtocol)
+		n.wantEgressDrop(podA, serviceRequest(family, 5001).sctp(t), events.ServiceProtocol)
 		n.wantNat(family, 2)
 	})
 }
@@ -222,9 +222,9 @@ func TestPrivilegedService_Affinity(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		keeps := func(_ *ServiceKey, s *Service) { s.Flags, s.Affinity = ServiceAffinity, 600 }
 		n.service(family, protoUDP, at(podB.addr(family), remotePod[family]), keeps)
-		first := n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)).action
+		first := n.run(PodEgress, ifPodA, serviceRequest(family, 5000).bytes(t)).action
 		for sport := range uint16(30) {
-			if got := n.run(PodEgress, ifPodA, askService(family, 5001+sport).bytes(t)).action; got != first {
+			if got := n.run(PodEgress, ifPodA, serviceRequest(family, 5001+sport).bytes(t)).action; got != first {
 				t.Fatalf("connection %d went to another backend", sport)
 			}
 		}
@@ -241,7 +241,7 @@ func TestPrivilegedService_Affinity(t *testing.T) {
 		other := 201 - kept.Backend
 		n.update(MapServiceSlots, uint32(40), other)
 		n.update(MapServiceSlots, uint32(41), other)
-		if got := n.run(PodEgress, ifPodA, askService(family, 6000).bytes(t)).action; got == first {
+		if got := n.run(PodEgress, ifPodA, serviceRequest(family, 6000).bytes(t)).action; got == first {
 			t.Error("the client still meets a backend that left the service")
 		}
 
@@ -249,20 +249,20 @@ func TestPrivilegedService_Affinity(t *testing.T) {
 		n.update(MapAffinityMembers, AffinityMember{Service: serviceID, Backend: kept.Backend}, uint32(1))
 		kept.Used = now(t) - 600
 		n.update(MapAffinity, key, kept)
-		if got := n.run(PodEgress, ifPodA, askService(family, 6001).bytes(t)).action; got == first {
+		if got := n.run(PodEgress, ifPodA, serviceRequest(family, 6001).bytes(t)).action; got == first {
 			t.Error("the client still meets the backend of before its time ran out")
 		}
 	})
 }
 
 // Backends are chosen at random, also while one of them is being removed.
-func TestPrivilegedService_BackendGone(t *testing.T) {
+func TestPrivilegedService_RemovedBackend(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoUDP, at(podB.addr(family), remotePod[family]))
 		seen := map[uint32]int{}
 		for sport := range uint16(64) {
-			seen[n.run(PodEgress, ifPodA, askService(family, 5000+sport).bytes(t)).action]++
+			seen[n.run(PodEgress, ifPodA, serviceRequest(family, 5000+sport).bytes(t)).action]++
 		}
 		if seen[actOK] == 0 || seen[actRedirect] == 0 || len(seen) != 2 {
 			t.Errorf("64 flows went %v", seen)
@@ -272,7 +272,7 @@ func TestPrivilegedService_BackendGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		for sport := range uint16(64) {
-			n.passes(podA, askService(family, 7000+sport).bytes(t), actRedirect)
+			n.passes(podA, serviceRequest(family, 7000+sport).bytes(t), actRedirect)
 		}
 	})
 }
@@ -284,7 +284,7 @@ func TestPrivilegedService_ICMPErrors(t *testing.T) {
 		eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
 			packet := kinds[protocol]
 			n.service(family, protocol, at(podB.addr(family)))
-			ask, got := askService(family, 5000), asked(family, podB, 5000)
+			ask, got := serviceRequest(family, 5000), translatedRequest(family, podB, 5000)
 			n.passes(podA, packet(t, ask), actRedirect)
 			answer := got.back(podB)
 			toClient := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000)

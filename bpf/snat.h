@@ -100,7 +100,7 @@ __attribute__((noinline)) int snat_socket(struct __sk_buff *skb, __u32 family)
 /* snat_claim stores the flow in key and entry, unless its source belongs to a socket of the node or to another flow. */
 static __always_inline verdict snat_claim(struct __sk_buff *skb, __u32 family, int is_node_address)
 {
-	return is_node_address && snat_socket(skb, family) != SNAT_NO_SOCKET ? STEP_TAKEN : nat_create(family);
+	return is_node_address && snat_socket(skb, family) != SNAT_NO_SOCKET ? STEP_IN_USE : nat_create(family);
 }
 
 /* snat_claim_random is snat_claim for a random source port of the range. It is a separate function, so that the verifier checks it once. */
@@ -110,7 +110,7 @@ __attribute__((noinline)) int snat_claim_random(struct __sk_buff *skb, __u32 fam
 	struct nat_work *work = nat_work();
 
 	if (!work || !count || !snat_has_ports(work->key.protocol))
-		return STEP_TAKEN;
+		return STEP_IN_USE;
 	work->entry.sport = bpf_htons(nat_port_first + bpf_get_prandom_u32() % count);
 	if (l4_is_icmp(work->key.protocol))
 		work->entry.dport = work->entry.sport;
@@ -123,7 +123,7 @@ __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 {
 	struct nat_work *work = nat_work();
 	int is_node_address;
-	verdict v = STEP_TAKEN;
+	verdict v = STEP_IN_USE;
 
 	if (!work)
 		return DROP(FILE_SNAT, REASON_CT_INSERT);
@@ -133,9 +133,9 @@ __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 		return DROP(FILE_SNAT, REASON_ENCAPSULATED);
 	if (!is_node_address || !snat_has_ports(work->key.protocol) || snat_in_range(work->entry.sport))
 		v = snat_claim(skb, family, is_node_address);
-	for (int i = 0; i < SNAT_TRIES && v == STEP_TAKEN; i++)
+	for (int i = 0; i < SNAT_TRIES && v == STEP_IN_USE; i++)
 		v = snat_claim_random(skb, family);
-	if (v != STEP_TAKEN)
+	if (v != STEP_IN_USE)
 		return v;
 	ct_signal(NAT_SIGNAL + family, work->entry.endpoint);
 	return DROP(FILE_SNAT, REASON_NAT_NO_MAPPING);

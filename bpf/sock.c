@@ -8,7 +8,7 @@
 #include "sock_address.h"
 #include "sock_service.h"
 
-#define REFUSE 0
+#define DENY 0
 #define PROCEED 1
 
 /* sock_serviced reports whether services apply to sockets of this kind. */
@@ -17,10 +17,10 @@ static __always_inline int sock_serviced(struct bpf_sock_addr *ctx)
 	return ctx->protocol == IPPROTO_TCP || ctx->protocol == IPPROTO_UDP;
 }
 
-static __always_inline int sock_refuse(int error)
+static __always_inline int sock_reject(int error)
 {
 	bpf_set_retval(error);
-	return REFUSE;
+	return DENY;
 }
 
 SEC("cgroup/connect4")
@@ -34,7 +34,7 @@ int sock_connect4(struct bpf_sock_addr *ctx)
 	sock_read4(ctx, &to);
 	result = sock_connect(ctx, &to);
 	if (result < 0)
-		return sock_refuse(result);
+		return sock_reject(result);
 	if (result == SOCK_TRANSLATED)
 		sock_write4(ctx, &to);
 	return PROCEED;
@@ -51,7 +51,7 @@ int sock_connect6(struct bpf_sock_addr *ctx)
 	sock_read6(ctx, &to);
 	result = sock_connect(ctx, &to);
 	if (result < 0)
-		return sock_refuse(result);
+		return sock_reject(result);
 	if (result == SOCK_TRANSLATED)
 		sock_write6(ctx, &to);
 	return PROCEED;
@@ -68,7 +68,7 @@ int sock_sendmsg4(struct bpf_sock_addr *ctx)
 	sock_read4(ctx, &to);
 	result = sock_send(ctx, &to);
 	if (result < 0)
-		return sock_refuse(result);
+		return sock_reject(result);
 	if (result == SOCK_TRANSLATED)
 		sock_write4(ctx, &to);
 	return PROCEED;
@@ -85,7 +85,7 @@ int sock_sendmsg6(struct bpf_sock_addr *ctx)
 	sock_read6(ctx, &to);
 	result = sock_send(ctx, &to);
 	if (result < 0)
-		return sock_refuse(result);
+		return sock_reject(result);
 	if (result == SOCK_TRANSLATED)
 		sock_write6(ctx, &to);
 	return PROCEED;
@@ -119,7 +119,7 @@ int sock_getpeername4(struct bpf_sock_addr *ctx)
 	struct sock_end peer;
 
 	sock_read4(ctx, &peer);
-	if (sock_asked(ctx, &peer) == SOCK_TRANSLATED)
+	if (sock_requested(ctx, &peer) == SOCK_TRANSLATED)
 		sock_write4(ctx, &peer);
 	return PROCEED;
 }
@@ -130,7 +130,7 @@ int sock_getpeername6(struct bpf_sock_addr *ctx)
 	struct sock_end peer;
 
 	sock_read6(ctx, &peer);
-	if (sock_asked(ctx, &peer) == SOCK_TRANSLATED)
+	if (sock_requested(ctx, &peer) == SOCK_TRANSLATED)
 		sock_write6(ctx, &peer);
 	return PROCEED;
 }
@@ -149,9 +149,9 @@ int sock_bind4(struct bpf_sock_addr *ctx)
 	if (!sock_guarded(ctx))
 		return PROCEED;
 	sock_read4(ctx, &at);
-	if (!sock_taken(ctx, &at))
+	if (!sock_in_use(ctx, &at))
 		return PROCEED;
-	return sock_refuse(sock_refused(REASON_SERVICE_PORT, DIRECTION_UNKNOWN, -EADDRINUSE));
+	return sock_reject(sock_rejected(REASON_SERVICE_PORT, DIRECTION_UNKNOWN, -EADDRINUSE));
 }
 
 SEC("cgroup/bind6")
@@ -162,9 +162,9 @@ int sock_bind6(struct bpf_sock_addr *ctx)
 	if (!sock_guarded(ctx))
 		return PROCEED;
 	sock_read6(ctx, &at);
-	if (!sock_taken(ctx, &at))
+	if (!sock_in_use(ctx, &at))
 		return PROCEED;
-	return sock_refuse(sock_refused(REASON_SERVICE_PORT, DIRECTION_UNKNOWN, -EADDRINUSE));
+	return sock_reject(sock_rejected(REASON_SERVICE_PORT, DIRECTION_UNKNOWN, -EADDRINUSE));
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -169,7 +169,7 @@ func rawSocket(t testing.TB, family, kind int) int {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	timeout := unix.NsecToTimeval(patience.Nanoseconds())
+	timeout := unix.NsecToTimeval(testTimeout.Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		t.Fatal(err)
 	}

@@ -50,8 +50,8 @@ static __always_inline int sock_find(struct bpf_sock_addr *ctx, const struct soc
 	return 1;
 }
 
-/* sock_refused counts a rejected call like a dropped packet. The processing of packets may interrupt it. */
-static __always_inline int sock_refused(enum drop_reason reason, enum direction direction, int error)
+/* sock_rejected counts a rejected call like a dropped packet. The processing of packets may interrupt it. */
+static __always_inline int sock_rejected(enum drop_reason reason, enum direction direction, int error)
 {
 	__u32 slot = (__u32)reason * DIRECTIONS + direction;
 	struct metrics_value *value = bpf_map_lookup_elem(&metrics, &slot);
@@ -61,18 +61,18 @@ static __always_inline int sock_refused(enum drop_reason reason, enum direction 
 	return error;
 }
 
-/* sock_nobody returns the result for a process that connects or sends to a service without backends. With SERVICE_DROP the program on a pod's link drops the
+/* sock_no_backend returns the result for a process that connects or sends to a service without backends. With SERVICE_DROP the program on a pod's link drops the
  * packet. No such program is on the path of the node's own processes, so they get the error that a firewall would give. */
-static __always_inline int sock_nobody(const struct choice *choice)
+static __always_inline int sock_no_backend(const struct choice *choice)
 {
 	__u64 netns;
 
 	if (!(choice->service.flags & SERVICE_DROP))
-		return sock_refused(REASON_NO_BACKEND, DIRECTION_EGRESS, -ECONNREFUSED);
+		return sock_rejected(REASON_NO_BACKEND, DIRECTION_EGRESS, -ECONNREFUSED);
 	__builtin_memcpy(&netns, choice->client.client, sizeof(netns));
 	if (netns != sock_host_netns)
 		return SOCK_UNCHANGED;
-	return sock_refused(REASON_NO_BACKEND, DIRECTION_EGRESS, -EPERM);
+	return sock_rejected(REASON_NO_BACKEND, DIRECTION_EGRESS, -EPERM);
 }
 
 static __always_inline void sock_remember(struct sock_peer *peer, const struct sock_end *service, const struct choice *choice)
@@ -97,10 +97,10 @@ static __noinline int sock_connect(struct bpf_sock_addr *ctx, struct sock_end *t
 		return SOCK_UNCHANGED;
 	}
 	if (!service_choose(&choice))
-		return sock_nobody(&choice);
+		return sock_no_backend(&choice);
 	peer = bpf_sk_storage_get(&sock_connected, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!peer)
-		return sock_refused(REASON_CT_INSERT, DIRECTION_EGRESS, -ENOMEM);
+		return sock_rejected(REASON_CT_INSERT, DIRECTION_EGRESS, -ENOMEM);
 	sock_remember(peer, to, &choice);
 	to->addr = choice.backend.addr;
 	to->port = choice.backend.port;
@@ -143,8 +143,8 @@ __attribute__((noinline)) int sock_belongs(const struct choice *choice, struct s
 	return 0;
 }
 
-/* sock_place returns the index for a service: its own, or the least recently used one. */
-__attribute__((noinline)) int sock_place(const struct sock_peers *sent, const struct sock_end *service)
+/* sock_slot returns the index for a service: its own, or the least recently used one. */
+__attribute__((noinline)) int sock_slot(const struct sock_peers *sent, const struct sock_end *service)
 {
 	__u64 used = ~0ULL;
 	int place = 0;
@@ -164,8 +164,8 @@ __attribute__((noinline)) int sock_place(const struct sock_peers *sent, const st
 	return place;
 }
 
-/* sock_heard returns the index of the service with a backend, or -1. If several services have the backend, it is the one with the latest send. */
-__attribute__((noinline)) int sock_heard(const struct sock_peers *sent, const struct sock_end *from)
+/* sock_service_of returns the index of the service with a backend, or -1. If several services have the backend, it is the one with the latest send. */
+__attribute__((noinline)) int sock_service_of(const struct sock_peers *sent, const struct sock_end *from)
 {
 	__u64 used = 0;
 	int place = -1;
@@ -196,7 +196,7 @@ static __always_inline void sock_forget(struct bpf_sock_addr *ctx, const struct 
 	struct sock_peers *sent = bpf_sk_storage_get(&sock_sent, ctx->sk, NULL, 0);
 
 	for (int i = 0; sent && i < SOCK_PEERS; i++) { /* each may be another service */
-		struct sock_peer *peer = sock_at(sent, sock_heard(sent, to));
+		struct sock_peer *peer = sock_at(sent, sock_service_of(sent, to));
 
 		if (!peer)
 			return;
@@ -219,15 +219,15 @@ static __noinline int sock_send(struct bpf_sock_addr *ctx, struct sock_end *to)
 	}
 	sent = bpf_sk_storage_get(&sock_sent, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!sent)
-		return sock_refused(REASON_CT_INSERT, DIRECTION_EGRESS, -ENOMEM);
+		return sock_rejected(REASON_CT_INSERT, DIRECTION_EGRESS, -ENOMEM);
 	now = bpf_ktime_get_ns();
-	peer = sock_at(sent, sock_place(sent, to));
+	peer = sock_at(sent, sock_slot(sent, to));
 	if (!peer)
 		return SOCK_UNCHANGED; /* the verifier requires this check */
 	if (!peer->backend_id || !sock_is(to, &peer->service, peer->service_port) || now - peer->used > SOCK_IDLE_NS ||
 	    !sock_belongs(&choice, peer)) {
 		if (!service_choose(&choice))
-			return sock_nobody(&choice);
+			return sock_no_backend(&choice);
 		sock_remember(peer, to, &choice);
 	}
 	peer->used = now;
@@ -236,8 +236,8 @@ static __noinline int sock_send(struct bpf_sock_addr *ctx, struct sock_end *to)
 	return SOCK_TRANSLATED;
 }
 
-/* sock_asked replaces the backend, to which a socket is connected, by the address that the process requested. */
-static __always_inline int sock_asked(struct bpf_sock_addr *ctx, struct sock_end *from)
+/* sock_requested replaces the backend, to which a socket is connected, by the address that the process requested. */
+static __always_inline int sock_requested(struct bpf_sock_addr *ctx, struct sock_end *from)
 {
 	struct sock_peer *peer = bpf_sk_storage_get(&sock_connected, ctx->sk, NULL, 0);
 
@@ -254,12 +254,12 @@ static __noinline int sock_sender(struct bpf_sock_addr *ctx, struct sock_end *fr
 	struct sock_peers *sent;
 	struct sock_peer *peer;
 
-	if (sock_asked(ctx, from) == SOCK_TRANSLATED)
+	if (sock_requested(ctx, from) == SOCK_TRANSLATED)
 		return SOCK_TRANSLATED;
 	sent = bpf_sk_storage_get(&sock_sent, ctx->sk, NULL, 0);
 	if (!sent)
 		return SOCK_UNCHANGED;
-	peer = sock_at(sent, sock_heard(sent, from));
+	peer = sock_at(sent, sock_service_of(sent, from));
 	if (!peer)
 		return SOCK_UNCHANGED;
 	from->addr = peer->service;
@@ -276,9 +276,9 @@ static __always_inline int sock_serves(const struct sock_end *at, __u8 protocol)
 	return service && (service->flags & (SERVICE_NODE_PORT | SERVICE_LOOPBACK));
 }
 
-/* sock_taken reports whether a process may not bind an address, because its packets belong to a service. The wildcard address includes the loopback addresses,
+/* sock_in_use reports whether a process may not bind an address, because its packets belong to a service. The wildcard address includes the loopback addresses,
  * where each NodePort is; and the IPv6 wildcard includes all of IPv4, unless the socket is IPv6-only. */
-static __noinline int sock_taken(struct bpf_sock_addr *ctx, const struct sock_end *at)
+static __noinline int sock_in_use(struct bpf_sock_addr *ctx, const struct sock_end *at)
 {
 	struct in6_addr loopback6 = { .s6_addr32 = { [3] = bpf_htonl(1) } }, all6 = {};
 	struct sock_end end = { .port = at->port };

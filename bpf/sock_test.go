@@ -112,11 +112,11 @@ func TestPrivilegedSock_NoBackends(t *testing.T) {
 			}
 		}
 	}
-	n.refused(events.NoBackend, DirectionEgress, len(sockKinds)*2*3)
+	n.wantRejected(events.NoBackend, DirectionEgress, len(sockKinds)*2*3)
 }
 
-// refused checks the number of counted rejected calls.
-func (n *sockNode) refused(reason events.Reason, direction uint8, calls int) {
+// wantRejected checks the number of counted rejected calls.
+func (n *sockNode) wantRejected(reason events.Reason, direction uint8, calls int) {
 	n.t.Helper()
 	if got := counted(n.t, n.coll.Maps[MapMetrics], reason, direction); got != (MetricsValue{Packets: uint64(calls)}) {
 		n.t.Errorf("counted for %q: %+v, want %d calls", reason, got, calls)
@@ -134,7 +134,7 @@ func TestPrivilegedSock_NoBackendsDropInAPod(t *testing.T) {
 			t.Errorf("connect: %v, want that it was tried", err)
 		}
 	})
-	n.refused(events.NoBackend, DirectionEgress, 0)
+	n.wantRejected(events.NoBackend, DirectionEgress, 0)
 }
 
 // Clients on the node use the internal backends if the two scopes differ.
@@ -227,7 +227,7 @@ func TestPrivilegedSock_BindProtection(t *testing.T) {
 					}
 				})
 			}
-			n.refused(events.ServicePort, DirectionUnknown, 8*int(protected))
+			n.wantRejected(events.ServicePort, DirectionUnknown, 8*int(protected))
 			for _, at := range []string{"0.0.0.0:30081", "127.0.1.2:30080", "127.0.1.1:0"} {
 				if err := bind(t, unix.AF_INET, at); err != nil {
 					t.Errorf("bind %s: %v", at, err)

@@ -19,8 +19,8 @@ func (p *SockPeer) Target() netip.AddrPort {
 	return netip.AddrPortFrom(AddrOf(p.Backend), wirePort(p.BackendPort))
 }
 
-// Asked returns the service's address; invalid when there is none.
-func (p *SockPeer) Asked() netip.AddrPort {
+// ServiceAddr returns the service's address; invalid when there is none.
+func (p *SockPeer) ServiceAddr() netip.AddrPort {
 	return netip.AddrPortFrom(AddrOf(p.Service), wirePort(p.ServicePort))
 }
 

@@ -15,7 +15,7 @@ func TestSockPeer(t *testing.T) {
 	for _, pair := range [][2]string{{"10.96.0.1:80", "10.1.0.7:8080"}, {"[fd00::1]:80", "[fd00::7]:8080"}} {
 		service, backend := netip.MustParseAddrPort(pair[0]), netip.MustParseAddrPort(pair[1])
 		p := NewSockPeer(service, backend, 7)
-		if p.Asked() != service || p.Target() != backend || p.BackendId != 7 {
+		if p.ServiceAddr() != service || p.Target() != backend || p.BackendId != 7 {
 			t.Errorf("%v: %+v", pair, p)
 		}
 	}

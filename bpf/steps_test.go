@@ -31,19 +31,19 @@ func TestPrivilegedSteps_MissingStepsDrop(t *testing.T) {
 		for name, packet := range map[string][]byte{
 			"ARP":                                   arp(t, podA.mac, broadcast, arpRequest, podA.mac, podA.ipv4, mac.Addr{}, gateway4),
 			"an ICMP error":                         ask.back(podB).unreachable(t, ask.bytes(t)),
-			"the first datagram to a service":       askService(family, 5000).bytes(t),
-			"another datagram of that missing flow": askService(family, 5000).bytes(t),
+			"the first datagram to a service":       serviceRequest(family, 5000).bytes(t),
+			"another datagram of that missing flow": serviceRequest(family, 5000).bytes(t),
 		} {
 			from := podA
 			if name == "an ICMP error" {
 				from = podB
 			}
-			n.refused(from, packet, events.MissedStep)
+			n.wantEgressDrop(from, packet, events.MissedStep)
 			n.wantNat(family, 0)
 		}
 		// The step that rejects packets to a service without backends is missing too: the sender gets no error, and no packet passes.
 		n.service(family, protoTCP, nil)
-		n.refused(podA, askService(family, 5000).tcp(t, "S"), events.MissedStep)
+		n.wantEgressDrop(podA, serviceRequest(family, 5000).tcp(t, "S"), events.MissedStep)
 	})
 }
 
@@ -58,9 +58,9 @@ func TestPrivilegedSteps_MissingSlowPath(t *testing.T) {
 		n.withoutStep(stepSlow)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.passes(podB, back.tcp(t, "A"), actRedirect)
-		n.refused(podA, open.tcp(t, "F"), events.MissedStep)
-		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.MissedStep)
-		n.refused(podA, arp(t, podA.mac, broadcast, arpRequest, podA.mac, podA.ipv4, mac.Addr{}, gateway4), events.MissedStep)
+		n.wantEgressDrop(podA, open.tcp(t, "F"), events.MissedStep)
+		n.wantEgressDrop(podA, open.ports(5001, 80).tcp(t, "S"), events.MissedStep)
+		n.wantEgressDrop(podA, arp(t, podA.mac, broadcast, arpRequest, podA.mac, podA.ipv4, mac.Addr{}, gateway4), events.MissedStep)
 	})
 }
 
@@ -74,15 +74,15 @@ func (n *node) withoutStep(step uint32) {
 }
 
 // A packet that must be rejected is dropped without an error when the rejecting step is missing.
-func TestPrivilegedSteps_MissingAnswer(t *testing.T) {
+func TestPrivilegedSteps_MissingRejectStep(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoTCP, nil)
-		if got := n.run(PodEgress, ifPodA, askService(family, 5000).tcp(t, "S")); got.action != actRedirect {
+		if got := n.run(PodEgress, ifPodA, serviceRequest(family, 5000).tcp(t, "S")); got.action != actRedirect {
 			t.Errorf("action %d, want a reset for the sender", int32(got.action))
 		}
 		n.withoutStep(stepRefuse)
 		n.refill(podA.id)
-		n.refused(podA, askService(family, 5001).tcp(t, "S"), events.NoBackend)
+		n.wantEgressDrop(podA, serviceRequest(family, 5001).tcp(t, "S"), events.NoBackend)
 	})
 }

@@ -13,17 +13,17 @@
 #include "encap.h"
 #include "endpoint.h"
 #include "eth.h"
+#include "evaluate.h"
 #include "ipcache.h"
 #include "ipv4.h"
 #include "ipv6.h"
-#include "judge.h"
-#include "leave.h"
 #include "masquerade_maps.h"
 #include "nodes.h"
 #include "overlay.h"
 #include "protocol.h"
 #include "reasons.h"
 #include "reject.h"
+#include "route.h"
 #include "whole.h"
 
 #define LOOPBACK_IFINDEX 1 /* in every network namespace */
@@ -224,7 +224,7 @@ __attribute__((noinline)) int to_node(struct __sk_buff *skb, const struct endpoi
 		if (!whole_is_rejected(&out.packet, out.mtu))
 			return PASS;
 		*mtu = out.mtu;
-		return DROP_ALOUD(FILE_TO_NODE, REASON_TOO_BIG);
+		return DROP_REJECT(FILE_TO_NODE, REASON_TOO_BIG);
 	}
 	if (v != CONTINUE || !bpf_map_lookup_elem(&netdevs, &out.ifindex))
 		return PASS;

@@ -6,10 +6,10 @@
 #include <bpf/bpf_helpers.h>
 #include "conntrack.h"
 #include "endpoint.h"
+#include "evaluate.h"
 #include "flow.h"
 #include "fragments.h"
 #include "ipcache.h"
-#include "judge.h"
 #include "l4.h"
 #include "packet.h"
 #include "pod_service.h"
@@ -18,14 +18,14 @@
 
 static __always_inline int is_for_service(const struct flow *flow) { return flow->service == FLOW_TO_SERVICE || flow->service == FLOW_TO_NEW; }
 
-static __always_inline int is_answer(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
+static __always_inline int is_of_responder(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
 
 /* is_promoted reports whether a packet makes its flow an established one: its initiator sends again after a reply. Until then a flow counts against no
  * limit of an endpoint: an initiator with a source address that is not its own never gets the reply. With UDP it may still send again; then the limits
  * apply. */
 static __always_inline int is_promoted(const struct flow *flow)
 {
-	return !is_answer(flow) && (flow->entry.flags & (CT_REPLIED | CT_RESET)) == CT_REPLIED && !(flow->l4.tcp_flags & TCP_SYN);
+	return !is_of_responder(flow) && (flow->entry.flags & (CT_REPLIED | CT_RESET)) == CT_REPLIED && !(flow->l4.tcp_flags & TCP_SYN);
 }
 
 /* track_begin initializes the entry of a new or expired flow. check and flags are those of the entry under the same key, or 0. A segment of an expired
@@ -39,7 +39,7 @@ __attribute__((noinline)) int track_begin(struct flow *flow, __u32 check, __u32 
 		return 0;
 	flow->midstream = check != flow->check;
 	if (!flow->midstream)
-		flow->entry.flags = flags & (CT_OPENER_SECOND | CT_BY_TUNNEL);
+		flow->entry.flags = flags & (CT_INITIATOR_SECOND | CT_BY_TUNNEL);
 	return 0;
 }
 
@@ -48,7 +48,7 @@ __attribute__((noinline)) int track_begin(struct flow *flow, __u32 check, __u32 
 __attribute__((noinline)) int track_advance(struct flow *flow, __u32 now)
 {
 	if (flow)
-		ct_advance(&flow->entry, &flow->l4, !is_answer(flow), now);
+		ct_advance(&flow->entry, &flow->l4, !is_of_responder(flow), now);
 	return 0;
 }
 
@@ -66,7 +66,7 @@ __attribute__((noinline)) int track_update(const struct flow *flow)
 	if (!entry || entry->check != flow->check || entry->created != flow->entry.created)
 		return 0; /* another flow with the same key exists now */
 	/* Only the flags of this direction change: the other direction may be closing on another CPU. */
-	__sync_fetch_and_and(&entry->flags, flow->entry.flags | ~ct_own_reset(!is_answer(flow)));
+	__sync_fetch_and_and(&entry->flags, flow->entry.flags | ~ct_own_reset(!is_of_responder(flow)));
 	__sync_fetch_and_or(&entry->flags, flow->entry.flags);
 	entry->expires = flow->entry.expires;
 	entry->packets = flow->entry.packets;
@@ -78,20 +78,20 @@ __attribute__((noinline)) int track_update(const struct flow *flow)
 __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	__u32 now = ct_now(), flags;
-	int stands = 0;
+	int valid = 0;
 
 	if (!flow || !self)
 		return DROP(FILE_TRACK, REASON_CT_INSERT);
 	flow->known = flow_lookup(flow, now);
 	flags = flow->entry.flags;
 	/* A SYN on a connection that is closing, or from its responder, initiates another connection with the same ports. */
-	if (flow->table != CT_NOWHERE && is_opening(&flow->l4) && ((flags & CT_CLOSING) || is_answer(flow)))
+	if (flow->table != CT_NOWHERE && is_syn(&flow->l4) && ((flags & CT_CLOSING) || is_of_responder(flow)))
 		flow->known = 0;
 	if (flow->known) {
-		stands = flow_stands(flow, &flow->entry, self);
+		valid = flow_verdict_valid(flow, &flow->entry, self);
 	} else {
 		/* An entry for a reply alone, under the key of a request, would allow the request after it. */
-		if (flow->l4.role == L4_ANSWER)
+		if (flow->l4.role == L4_REPLY)
 			return DROP(FILE_TRACK, REASON_CT_UNKNOWN);
 		track_begin(flow, flow->entry.check, flags, now);
 	}
@@ -103,8 +103,8 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 	track_advance(flow, now);
 	flow->entry.packets++;
 	flow->entry.bytes += skb->len;
-	if (!stands)
-		return STEP_JUDGE;
+	if (!valid)
+		return STEP_EVALUATE;
 	if (flow->table != CT_IN_ESTABLISHED && is_promoted(flow))
 		return STEP_KEEP;
 	return track_update(flow);
@@ -127,22 +127,22 @@ __attribute__((noinline)) int track_keep(const struct flow *flow)
 	return ct_keep_new(&key, flow->family, flow->table, &entry);
 }
 
-/* track_judge evaluates the policies. The initiator of a connection without an entry is unknown, so the policies must allow both directions. Otherwise a client
+/* track_evaluate evaluates the policies. The initiator of a connection without an entry is unknown, so the policies must allow both directions. Otherwise a client
  * whose access was revoked would keep its connection: the next segment of its server would create it in the other direction. */
-__attribute__((noinline)) int track_judge(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+__attribute__((noinline)) int track_evaluate(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	verdict v;
 
 	if (!flow)
 		return DROP(FILE_TRACK, REASON_POLICY);
 	if (flow->midstream) {
-		flow->entry.flags ^= CT_OPENER_SECOND;
-		v = flow_judge(skb, flow, self);
-		flow->entry.flags ^= CT_OPENER_SECOND;
+		flow->entry.flags ^= CT_INITIATOR_SECOND;
+		v = flow_evaluate(skb, flow, self);
+		flow->entry.flags ^= CT_INITIATOR_SECOND;
 		if (v != CONTINUE)
 			return v;
 	}
-	return flow_judge(skb, flow, self);
+	return flow_evaluate(skb, flow, self);
 }
 
 /* track_deny records the identity by which the sender of a packet from the tunnel was denied in a known flow. No epoch shows that this identity is another one
@@ -174,7 +174,7 @@ static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *
 {
 	verdict v = track_find(skb, flow, self);
 
-	if (v == STEP_JUDGE && !(v = track_judge(skb, flow, self)))
+	if (v == STEP_EVALUATE && !(v = track_evaluate(skb, flow, self)))
 		v = STEP_KEEP;
 	return v == STEP_KEEP ? track_keep(flow) : v;
 }
@@ -196,7 +196,7 @@ __attribute__((noinline)) int track_quickly(struct __sk_buff *skb, struct flow *
 	/* The initiator of a translated flow sends into it only by the service; this packet has the same key and belongs to another flow. */
 	if (egress && (entry->flags & CT_TRANSLATED) && !ct_end(entry, flow->second))
 		return 0;
-	return flow_goes_on(skb, flow, entry, self);
+	return flow_is_established(skb, flow, entry, self);
 }
 
 /* track_rest tracks a packet that track_quickly does not pass. The packet may already be translated. */
@@ -228,7 +228,7 @@ static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, c
 	if (flow->l4.role == L4_ERROR)
 		return egress ? STEP_ERROR : flow_related(skb, flow, self);
 	if (tunnel_port && !egress)
-		ask_tunnel(skb, flow);
+		store_tunnel_sender(skb, flow);
 	flow_name(flow);
 	flow_date(flow, !egress);
 	if (track_quickly(skb, flow, self, egress)) {

@@ -178,15 +178,15 @@ const (
 
 // Flags of translated flows; nat_maps.h describes them.
 const (
-	NatService      = podEgressNatFlagNAT_SERVICE
-	NatMasquerade   = podEgressNatFlagNAT_MASQUERADE
-	NatNode         = podEgressNatFlagNAT_NODE
-	NatReply        = podEgressNatFlagNAT_REPLY
-	NatSenderFin    = podEgressNatFlagNAT_SENDER_FIN
-	NatSenderReset  = podEgressNatFlagNAT_SENDER_RESET
-	NatRedirect     = podEgressNatFlagNAT_REDIRECT
-	NatDirect       = podEgressNatFlagNAT_DIRECT
-	NatSenderStands = podEgressNatFlagNAT_SENDER_STANDS
+	NatService           = podEgressNatFlagNAT_SERVICE
+	NatMasquerade        = podEgressNatFlagNAT_MASQUERADE
+	NatNode              = podEgressNatFlagNAT_NODE
+	NatReply             = podEgressNatFlagNAT_REPLY
+	NatSenderFin         = podEgressNatFlagNAT_SENDER_FIN
+	NatSenderReset       = podEgressNatFlagNAT_SENDER_RESET
+	NatRedirect          = podEgressNatFlagNAT_REDIRECT
+	NatDirect            = podEgressNatFlagNAT_DIRECT
+	NatSenderEstablished = podEgressNatFlagNAT_SENDER_ESTABLISHED
 )
 
 // Slots of nat_totals; nat_maps.h describes their counters.

@@ -19,7 +19,7 @@ volatile const __u32 verdict_events = 1;
 volatile const __u32 policy_cidr_nodes = 0;
 
 /* The verdict context: a peer and a packet for which a policy is evaluated. */
-struct dealing {
+struct verdict_context {
 	struct addr_key peer;
 	__u32 identity; /* of the peer */
 	__be16 port;	/* of the responder; the type of ICMP */
@@ -39,7 +39,7 @@ static __always_inline int is_outside(__u32 identity)
 	return identity == IDENTITY_HOST || identity_is_remote_node(identity);
 }
 
-static __always_inline void verdict_report(struct __sk_buff *skb, __u32 endpoint, const struct dealing *d, verdict v, __u8 match)
+static __always_inline void verdict_report(struct __sk_buff *skb, __u32 endpoint, const struct verdict_context *d, verdict v, __u8 match)
 {
 	struct verdict_record *record;
 	__u64 captured = skb->len;
@@ -77,7 +77,7 @@ static __always_inline void verdict_report(struct __sk_buff *skb, __u32 endpoint
 static __always_inline __u64 policy_of(const __u32 *id) { return *(const volatile __u64 *)id; }
 
 /* verdict_of evaluates an endpoint's policy for a peer; q is scratch space. It is a separate function, so that the verifier checks it once. */
-__attribute__((noinline)) int verdict_of(struct __sk_buff *skb, const struct endpoint_facts *facts, struct dealing *d, struct policy_question *q)
+__attribute__((noinline)) int verdict_of(struct __sk_buff *skb, const struct endpoint_facts *facts, struct verdict_context *d, struct policy_lookup *q)
 {
 	__u64 enforced, audited;
 	verdict v;
@@ -99,13 +99,13 @@ __attribute__((noinline)) int verdict_of(struct __sk_buff *skb, const struct end
 	q->protocol = d->protocol;
 	q->outside = is_outside(d->identity);
 	q->peer = d->peer;
-	v = policy_ask(q);
+	v = policy_evaluate(q);
 	match = q->match;
 	d->audited = 0;
 	if (v == CONTINUE && (__u32)audited) {
 		q->policy = (__u32)audited;
 		q->shape = audited >> 32;
-		if (policy_ask(q) != CONTINUE) {
+		if (policy_evaluate(q) != CONTINUE) {
 			d->audited = 1;
 			match = q->match;
 		}

@@ -16,17 +16,17 @@ func (n *node) fromTunnel(packet []byte, identity uint32) outcome {
 // identityOther is another identity that policies know.
 const identityOther = 0x4720
 
-// onlyTold allows ingress of pod a from identityTold and from the world, and not from identityOther.
-func (n *node) onlyTold() {
+// allowVNIIdentity allows ingress of pod a from identityFromVNI and from the world, and not from identityOther.
+func (n *node) allowVNIIdentity() {
 	n.t.Helper()
-	n.policiesKnow(identityTold, identityOther)
-	n.ingress(podA, rule{kind: PolicyIdentity, identity: identityTold}, rule{kind: PolicyIdentity, identity: 2})
+	n.policiesKnow(identityFromVNI, identityOther)
+	n.ingress(podA, rule{kind: PolicyIdentity, identity: identityFromVNI}, rule{kind: PolicyIdentity, identity: 2})
 }
 
 func TestPrivilegedPodIngress_IdentityByVNI(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
-		n.onlyTold()
+		n.allowVNIIdentity()
 		unknown, known := distantPod[family].Next(), distantPod[family]
 		port := uint16(5000)
 		for name, c := range map[string]struct {
@@ -35,17 +35,17 @@ func TestPrivilegedPodIngress_IdentityByVNI(t *testing.T) {
 			reason        events.Reason // 0 when it passes
 			identity      uint32
 		}{
-			"allowed":                             {unknown, ifTunnel, markOf(identityTold), 0, identityTold},
-			"allowed, with marks of others":       {unknown, ifTunnel, markOf(identityTold) | 0xf000, 0, identityTold},
-			"another pod":                         {unknown, ifTunnel, markOf(identityOther), events.PolicyDenied, identityOther},
-			"unknown":                             {unknown, ifTunnel, markOf(0), events.UnknownIdentity, 0},
-			"policies do not know it any more":    {unknown, ifTunnel, markOf(0x4730), events.UnknownIdentity, 0},
-			"the host":                            {unknown, ifTunnel, markOf(1), events.UnknownIdentity, 0},
-			"the world":                           {unknown, ifTunnel, markOf(2), events.UnknownIdentity, 0},
-			"a node":                              {unknown, ifTunnel, markOf(6), events.UnknownIdentity, 0},
-			"the mark of another program":         {unknown, ifTunnel, markOf(identityTold) &^ 0xf00, events.UnknownIdentity, 0},
-			"the mark does not come from the VNI": {unknown, ifUplink, markOf(identityTold), events.UnknownIdentity, 0},
-			"ipcache has another identity":        {known, ifTunnel, markOf(identityTold), events.PolicyDenied, identityDistant},
+			"allowed":                      {unknown, ifTunnel, markOf(identityFromVNI), 0, identityFromVNI},
+			"allowed, with foreign marks":  {unknown, ifTunnel, markOf(identityFromVNI) | 0xf000, 0, identityFromVNI},
+			"another pod":                  {unknown, ifTunnel, markOf(identityOther), events.PolicyDenied, identityOther},
+			"unknown":                      {unknown, ifTunnel, markOf(0), events.UnknownIdentity, 0},
+			"no longer known to policies":  {unknown, ifTunnel, markOf(0x4730), events.UnknownIdentity, 0},
+			"the host":                     {unknown, ifTunnel, markOf(1), events.UnknownIdentity, 0},
+			"the world":                    {unknown, ifTunnel, markOf(2), events.UnknownIdentity, 0},
+			"a node":                       {unknown, ifTunnel, markOf(6), events.UnknownIdentity, 0},
+			"the mark of another program":  {unknown, ifTunnel, markOf(identityFromVNI) &^ 0xf00, events.UnknownIdentity, 0},
+			"the mark is not from the VNI": {unknown, ifUplink, markOf(identityFromVNI), events.UnknownIdentity, 0},
+			"ipcache has another identity": {known, ifTunnel, markOf(identityFromVNI), events.PolicyDenied, identityDistant},
 		} {
 			t.Run(name, func(t *testing.T) {
 				n := n.as(t)
@@ -65,16 +65,16 @@ func TestPrivilegedPodIngress_IdentityByVNI(t *testing.T) {
 	})
 }
 
-// toldFlow opens a connection from a pod that ipcache does not contain to pod a.
-func (n *node) toldFlow(family int) (in, back flow) {
+// openVNIFlow opens a connection from a pod that ipcache does not contain to pod a.
+func (n *node) openVNIFlow(family int) (in, back flow) {
 	n.t.Helper()
 	in = outsideTo(podA, distantPod[family].Next(), 5000, 80)
 	back = in.back(podA)
-	n.did(n.fromTunnel(in.tcp(n.t, "S"), identityTold), actOK)
+	n.did(n.fromTunnel(in.tcp(n.t, "S"), identityFromVNI), actOK)
 	n.passes(podA, back.tcp(n.t, "SA"), actOK)
-	n.did(n.fromTunnel(in.tcp(n.t, "A"), identityTold), actOK)
+	n.did(n.fromTunnel(in.tcp(n.t, "A"), identityFromVNI), actOK)
 	n.wantFlows(family, 0, 1)
-	if f := n.onlyFlow("est", family); f.OpenerIdentity != identityTold || f.Flags&CtByVNI == 0 {
+	if f := n.onlyFlow("est", family); f.OpenerIdentity != identityFromVNI || f.Flags&CtByVNI == 0 {
 		n.t.Errorf("flow %+v", f)
 	}
 	return in, back
@@ -84,67 +84,67 @@ func (n *node) toldFlow(family int) (in, back flow) {
 func TestPrivilegedVNI_AnotherSenderWithTheSameAddress(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
-		n.onlyTold()
-		in, back := n.toldFlow(family)
+		n.allowVNIIdentity()
+		in, back := n.openVNIFlow(family)
 		n.passes(podA, back.tcp(t, "A"), actOK)
 		for identity, reason := range map[uint32]events.Reason{identityOther: events.PolicyDenied, 0: events.UnknownIdentity} {
-			n.wasRefused(n.fromTunnel(in.tcp(t, "A"), identity), reason)
-			n.refused(podA, back.tcp(t, "A"), reason)
+			n.wantDropReason(n.fromTunnel(in.tcp(t, "A"), identity), reason)
+			n.wantEgressDrop(podA, back.tcp(t, "A"), reason)
 			n.wantFlows(family, 0, 1)
 
-			n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
+			n.did(n.fromTunnel(in.tcp(t, "A"), identityFromVNI), actOK)
 			n.passes(podA, back.tcp(t, "A"), actOK)
 			n.wantFlows(family, 0, 1)
 		}
 		// Without its mark.
-		n.wasRefused(n.runSkb(PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: ifTunnel}, in.tcp(t, "A")), events.UnknownIdentity)
+		n.wantDropReason(n.runSkb(PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: ifTunnel}, in.tcp(t, "A")), events.UnknownIdentity)
 	})
 }
 
 // A packet of a pod to a peer that ipcache does not contain is evaluated with the identity of the peer's packets.
-func TestPrivilegedVNI_EvaluatedAgainByWhatThePodSends(t *testing.T) {
+func TestPrivilegedVNI_EvaluatedAgainByPacketOfPod(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
-		n.onlyTold()
-		in, back := n.toldFlow(family)
+		n.allowVNIIdentity()
+		in, back := n.openVNIFlow(family)
 		n.raise(MapEpochShards, EpochShard(in.src))
 		n.passes(podA, back.tcp(t, "A"), actOK)
 		n.facts(podA, func(*EndpointFacts) {})
 		n.passes(podA, back.tcp(t, "A"), actOK)
-		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityTold || f.Flags&CtByVNI == 0 {
+		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityFromVNI || f.Flags&CtByVNI == 0 {
 			t.Errorf("flow %+v", f)
 		}
 		// Policies no longer know the identity.
 		n.policiesKnow()
 		n.raise(MapEpochShards, EpochShard(in.src))
-		n.refused(podA, back.tcp(t, "A"), events.UnknownIdentity)
-		n.wasRefused(n.fromTunnel(in.tcp(t, "A"), 0), events.UnknownIdentity)
-		n.policiesKnow(identityTold)
-		n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
+		n.wantEgressDrop(podA, back.tcp(t, "A"), events.UnknownIdentity)
+		n.wantDropReason(n.fromTunnel(in.tcp(t, "A"), 0), events.UnknownIdentity)
+		n.policiesKnow(identityFromVNI)
+		n.did(n.fromTunnel(in.tcp(t, "A"), identityFromVNI), actOK)
 		n.passes(podA, back.tcp(t, "A"), actOK)
 		// ipcache contains the pod.
 		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityOther, Node: otherID})
 		n.raise(MapEpochShards, EpochShard(in.src))
-		n.refused(podA, back.tcp(t, "A"), events.PolicyDenied)
-		n.wasRefused(n.fromTunnel(in.tcp(t, "A"), identityOther), events.PolicyDenied)
-		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityTold, Node: otherID})
+		n.wantEgressDrop(podA, back.tcp(t, "A"), events.PolicyDenied)
+		n.wantDropReason(n.fromTunnel(in.tcp(t, "A"), identityOther), events.PolicyDenied)
+		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityFromVNI, Node: otherID})
 		n.raise(MapEpochShards, EpochShard(in.src))
 		n.passes(podA, back.tcp(t, "A"), actOK)
-		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityTold || f.Flags&CtByVNI != 0 {
+		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityFromVNI || f.Flags&CtByVNI != 0 {
 			t.Errorf("flow %+v", f)
 		}
 		// ipcache no longer contains the pod, and its previous identity differs from that of the pod's packets.
 		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Node: otherID})
 		n.raise(MapEpochShards, EpochShard(in.src))
-		n.refused(podA, back.tcp(t, "A"), events.UnknownIdentity)
-		n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
+		n.wantEgressDrop(podA, back.tcp(t, "A"), events.UnknownIdentity)
+		n.did(n.fromTunnel(in.tcp(t, "A"), identityFromVNI), actOK)
 		n.passes(podA, back.tcp(t, "A"), actOK)
 	})
 }
 
 // If a node's packets arrive through the tunnel, replies use the tunnel, whatever source address the node uses; if its packets arrive without the tunnel,
 // replies do too.
-func TestPrivilegedVNI_NodesAreAnsweredThroughTheTunnel(t *testing.T) {
+func TestPrivilegedVNI_RepliesToNodesUseTunnel(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
 		n.update(MapOverlay, uint32(0), Overlay{Ifindex: ifTunnel, Way: ifHost})
@@ -178,7 +178,7 @@ func TestPrivilegedVNI_NodesAreAnsweredThroughTheTunnel(t *testing.T) {
 }
 
 // Replies of a connection that started through the tunnel pass through the stack after the tunnel was removed.
-func TestPrivilegedVNI_NodesAreAnsweredWithoutTheTunnelThatWas(t *testing.T) {
+func TestPrivilegedVNI_TunnelRemoved_RepliesUseStack(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		in := outsideTo(podA, client[family], 5000, 80)
@@ -191,10 +191,10 @@ func TestPrivilegedVNI_NodesAreAnsweredWithoutTheTunnelThatWas(t *testing.T) {
 }
 
 // A pod can open connections to a pod that ipcache does not contain if its policy does not depend on the peer.
-func TestPrivilegedVNI_OfTheResponder(t *testing.T) {
+func TestPrivilegedVNI_UnknownResponder(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
-		n.onlyTold()
+		n.allowVNIIdentity()
 		to := distantPod[family].Next()
 		open := sent(podA, podA.addr(family), to).ports(5000, 80)
 		back := received(podA, to, podA.addr(family)).ports(80, 5000)
@@ -206,20 +206,20 @@ func TestPrivilegedVNI_OfTheResponder(t *testing.T) {
 		}
 		n.did(n.fromTunnel(back.tcp(t, "A"), identityOther), actOK)
 		// With an egress policy that names peers it cannot: the first packet has no VNI.
-		n.egress(podA, rule{kind: PolicyIdentity, identity: identityTold}, rule{kind: PolicyIdentity, identity: 2})
-		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.UnknownIdentity)
+		n.egress(podA, rule{kind: PolicyIdentity, identity: identityFromVNI}, rule{kind: PolicyIdentity, identity: 2})
+		n.wantEgressDrop(podA, open.ports(5001, 80).tcp(t, "S"), events.UnknownIdentity)
 	})
 }
 
 // ICMP errors come from any router on the path, such as the other node, and belong to the flow of the inner packet.
-func TestPrivilegedVNI_ICMPErrorsOfOthers(t *testing.T) {
+func TestPrivilegedVNI_ICMPErrorsFromRouters(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
-		n.onlyTold()
-		in, back := n.toldFlow(family)
+		n.allowVNIIdentity()
+		in, back := n.openVNIFlow(family)
 		router := received(podA, otherNode[family], podA.addr(family))
 		n.did(n.fromTunnel(router.unreachable(t, back.tcp(t, "A")), 6), actOK)
-		n.wasRefused(n.fromTunnel(router.unreachable(t, back.ports(80, 5001).tcp(t, "A")), 6), events.UnknownFlow)
-		n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
+		n.wantDropReason(n.fromTunnel(router.unreachable(t, back.ports(80, 5001).tcp(t, "A")), 6), events.UnknownFlow)
+		n.did(n.fromTunnel(in.tcp(t, "A"), identityFromVNI), actOK)
 	})
 }

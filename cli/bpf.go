@@ -130,9 +130,9 @@ func withoutEntries(directions map[uint32][]string, entries []policyEntry) (list
 		if slices.ContainsFunc(entries, func(e policyEntry) bool { return e.Policy == id }) {
 			continue
 		}
-		peer := "nobody"
+		peer := "no peer"
 		if id == 1 {
-			peer = "everybody"
+			peer = "all peers"
 		}
 		list = append(list, policyEntry{Policy: id, Direction: names, Peer: peer, Port: "ANY"})
 	}
@@ -171,7 +171,7 @@ func readPolicyEntry(key, value string, prefixes, classes map[uint32]string) pol
 	if length, ranges := fields["prefixlen"]; ranges {
 		k.PortBits = uint8(length - rangeStatic)
 	}
-	peer := map[policymap.Kind]string{policymap.Any: "everybody", policymap.Identity: "identity ", policymap.CIDR: "CIDR ",
+	peer := map[policymap.Kind]string{policymap.Any: "all peers", policymap.Identity: "identity ", policymap.CIDR: "CIDR ",
 		policymap.CIDROutside: "outside CIDR "}[k.Kind]
 	switch k.Kind {
 	case policymap.Any:

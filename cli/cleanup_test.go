@@ -46,7 +46,7 @@ func TestReadPaths_AsTheAgentDoes(t *testing.T) {
 	}
 }
 
-func TestVersion_ForPrograms(t *testing.T) {
+func TestVersion_JSON(t *testing.T) {
 	t.Parallel()
 	socket := serve(t, answers{"GET /v1/healthz": `{"agent":{"version":"v7"}}`})
 	if code, out, errs := run(t, socket, "version", "-o", "json"); code != 0 || !strings.Contains(out, `"agent": "v7"`) || !strings.Contains(out, `"waggle": `) {

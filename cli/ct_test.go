@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestCTFilter_PassesOnWhatWasTyped(t *testing.T) {
+func TestCTFilter_ForwardsFlags(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		typed ctFilter

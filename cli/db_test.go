@@ -18,7 +18,7 @@ endpoints              12             3                id, attachment, pod      
 	}
 }
 
-func TestObjectsIn_TakesValuesInARowAndLists(t *testing.T) {
+func TestObjectsIn_AcceptsStreamsAndLists(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{"": 0, "{\"a\":1}\n{\"a\":2}\n": 2, `[{"a":1},{"a":2},3]`: 3, "{\"a\":\n1}": 1} {
 		if got, err := objectsIn(text); err != nil || len(got) != want {

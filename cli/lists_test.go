@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-func TestFunction_NamesAHookWithoutItsPlace(t *testing.T) {
+func TestFunction_HookNameWithoutPosition(t *testing.T) {
 	t.Parallel()
 	for hook, want := range map[string]string{
 		"statedb.newHiveDB.func1 (.../statedb@v0.8.3/cell.go:34)":               "statedb.newHiveDB.func1",

@@ -13,9 +13,9 @@ const explanation = `{"from":{"pod":"shop/web","address":"10.0.1.8","identity":3
 "egress":{"message":"not an endpoint of this node"},"conntrack":["10.0.1.8:5 -> 10.0.1.7:81 TCP: opening"],
 "ingress":{"here":true,"isolated":true,"verdict":"denied","message":"no rule allows it","audit":{"verdict":"allowed","decided-by":[{"policy":"NetworkPolicy shop/try","path":"spec.ingress[0]"}]},
 "considered":[{"policy":"NetworkPolicy shop/cart","path":"spec.ingress[0]","text":"allows 80/TCP from k8s:app=web\u001b[2J"},
-{"policy":"NetworkPolicy shop/try","path":"spec.ingress[0]","audit":true,"matches":true,"text":"allows all ports from everybody"}],
+{"policy":"NetworkPolicy shop/try","path":"spec.ingress[0]","audit":true,"matches":true,"text":"allows all ports from all peers"}],
 "near-misses":[{"text":"NetworkPolicy shop/cart spec.ingress[0] nearly allows it: it is for 80/TCP, not 81"}],
-"kernel":{"policy-id":2,"verdict":"allowed","entry":"everybody, everything","message":"the maps say allowed, the policies denied"}}}`
+"kernel":{"policy-id":2,"verdict":"allowed","entry":"all peers, everything","message":"the maps say allowed, the policies denied"}}}`
 
 const throughService = `{"from":{"pod":"shop/web","address":"10.0.1.8","identity":300},"to":{"address":"10.96.0.1"},"port":"80/TCP","verdict":"denied",
 "summary":"denied towards 1 of 17 backends of service shop/cart at 10.96.0.1:80/TCP","egress":{"message":"see there"},"ingress":{"message":"see there"},
@@ -78,10 +78,10 @@ Ingress of the receiver: denied
   audit: it would be allowed if policies in audit mode counted: NetworkPolicy shop/try spec.ingress[0]
   rules considered:
     - NetworkPolicy shop/cart spec.ingress[0]: allows 80/TCP from k8s:app=web\x1b[2J
-    * NetworkPolicy shop/try spec.ingress[0] (audit): allows all ports from everybody
+    * NetworkPolicy shop/try spec.ingress[0] (audit): allows all ports from all peers
   other rules that nearly allow it:
     NetworkPolicy shop/cart spec.ingress[0] nearly allows it: it is for 80/TCP, not 81
-  kernel: DIFFERS: policy 2, allowed: everybody, everything: the maps say allowed, the policies denied
+  kernel: DIFFERS: policy 2, allowed: all peers, everything: the maps say allowed, the policies denied
 
 Known connections:
   10.0.1.8:5 -> 10.0.1.7:81 TCP: opening
@@ -123,13 +123,13 @@ FROM      TO         FAMILY  PORT    DIRECTION  COUNT  LAST                  WHY
 		{"bpf policy get", "ID  POLICY  DIRECTION  PEER                       PORT/PROTO\n2   Allow   -          all pods                   ANY\n" +
 			"2   Allow   -          class 5                    ANY\n2   Allow   -          identity 300               80/TCP\n" +
 			"2   Deny    -          namespace shop             ANY/TCP\n" +
-			"2   Deny    -          outside CIDR 192.0.2.0/24  1024-1087/UDP\n3   Allow   -          everybody                  ANY\n"},
-		{"bpf policy get 6", "ID  POLICY  DIRECTION  PEER       PORT/PROTO\n1   Allow   ingress    everybody  ANY\n4   Allow   egress     nobody     ANY\n"},
-		{"bpf policy get 7", "ID  POLICY  DIRECTION  PEER                       PORT/PROTO\n1   Allow   egress     everybody                  ANY\n" +
+			"2   Deny    -          outside CIDR 192.0.2.0/24  1024-1087/UDP\n3   Allow   -          all peers                  ANY\n"},
+		{"bpf policy get 6", "ID  POLICY  DIRECTION  PEER       PORT/PROTO\n1   Allow   ingress    all peers  ANY\n4   Allow   egress     no peer    ANY\n"},
+		{"bpf policy get 7", "ID  POLICY  DIRECTION  PEER                       PORT/PROTO\n1   Allow   egress     all peers                  ANY\n" +
 			"2   Allow   ingress    all pods                   ANY\n2   Allow   ingress    class 5                    ANY\n" +
 			"2   Allow   ingress    identity 300               80/TCP\n2   Deny    ingress    namespace shop             ANY/TCP\n" +
 			"2   Deny    ingress    outside CIDR 192.0.2.0/24  1024-1087/UDP\n"},
-		{"bpf policy get shop/cart", "ID  POLICY  DIRECTION  PEER                       PORT/PROTO\n1   Allow   egress     everybody                  ANY\n" +
+		{"bpf policy get shop/cart", "ID  POLICY  DIRECTION  PEER                       PORT/PROTO\n1   Allow   egress     all peers                  ANY\n" +
 			"2   Allow   ingress    all pods                   ANY\n2   Allow   ingress    class 5                    ANY\n" +
 			"2   Allow   ingress    identity 300               80/TCP\n2   Deny    ingress    namespace shop             ANY/TCP\n" +
 			"2   Deny    ingress    outside CIDR 192.0.2.0/24  1024-1087/UDP\n"},
@@ -161,7 +161,7 @@ FROM      TO         FAMILY  PORT    DIRECTION  COUNT  LAST                  WHY
 }
 
 // Policy objects do not show the features that a node's flags disable, so the list reports them separately.
-func TestPolicyList_SaysWhatTheNodeSwitchesOff(t *testing.T) {
+func TestPolicyList_ReportsDisabledFeatures(t *testing.T) {
 	t.Parallel()
 	const one = `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"cart"},"subjects":2}]}`
 	const (

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 )
 
-func TestProgramsText_SaysWhyAGenerationIsNotLoaded(t *testing.T) {
+func TestProgramsText_ReportsLoadError(t *testing.T) {
 	t.Parallel()
 	got := programsText([]bpfprograms.Program{{Name: "pod_egress", Generation: 3, Error: "R9 !read_ok"}})
 	if want := "degraded: datapath generation 3, programs of the previous run are kept: R9 !read_ok"; got != want {
@@ -22,7 +22,7 @@ func TestProgramsText_SaysWhyAGenerationIsNotLoaded(t *testing.T) {
 	}
 }
 
-func TestStatusText_OfServices(t *testing.T) {
+func TestStatusText_Services(t *testing.T) {
 	t.Parallel()
 	k := models.KubeProxyReplacement{
 		Mode:                models.KubeProxyReplacementModeTrue,
@@ -48,7 +48,7 @@ func TestStatusText_OfServices(t *testing.T) {
 	}
 }
 
-func TestRoutingText_OfEachMode(t *testing.T) {
+func TestRoutingText_EachMode(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		routing models.Routing
@@ -67,7 +67,7 @@ func TestRoutingText_OfEachMode(t *testing.T) {
 	}
 }
 
-func TestOptionLines_NameWhatIsIgnored(t *testing.T) {
+func TestOptionLines_NameIgnoredOptions(t *testing.T) {
 	t.Parallel()
 	rows := []configs.Config{{Key: "enable-wireguard", Ignored: true, Unprotected: "packets between nodes are not encrypted"}}
 	for i := range shownOptions + 2 {

@@ -234,7 +234,7 @@ func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 	if err == nil {
 		return nil
 	}
-	return agentFailure(codeRefused, a.agent, err)
+	return agentFailure(codeRejected, a.agent, err)
 }
 
 // deleteLink deletes a link by name. A missing link is no error.

@@ -13,8 +13,8 @@ import (
 
 // Timeouts of ADD and CHECK. The runtime repeats a failed call later.
 const (
-	absentPatience   = 5 * time.Second  // an agent whose pod is replaced returns sooner; kubelet's next attempt is 10 s later
-	startingPatience = 30 * time.Second // for an agent that reports that it is starting
+	absentTimeout   = 5 * time.Second  // an agent whose pod is replaced returns sooner; kubelet's next attempt is 10 s later
+	startingTimeout = 30 * time.Second // for an agent that reports that it is starting
 )
 
 // HTTP status codes that the plugin handles. Importing net/http would cost more than the rest of the program's start.
@@ -28,22 +28,22 @@ const (
 
 // waitReady waits until pods can be attached and returns the agent's configuration.
 func waitReady(ctx context.Context, agent *client.Client) (*client.PodConfig, *types.Error) {
-	config, err := agent.WaitConfig(ctx, client.Patience{Absent: absentPatience, Starting: startingPatience})
+	config, err := agent.WaitConfig(ctx, client.Timeouts{Absent: absentTimeout, Starting: startingTimeout})
 	if err != nil {
 		return nil, agentFailure(types.ErrTryAgainLater, agent, err)
 	}
 	return config, nil
 }
 
-// agentFailure converts an error of a call to the agent. refused is the code for a call that the agent answered with an error.
-func agentFailure(refused uint, agent *client.Client, err error) *types.Error {
+// agentFailure converts an error of a call to the agent. rejectedCode is the code for a call that the agent rejected.
+func agentFailure(rejectedCode uint, agent *client.Client, err error) *types.Error {
 	switch status := client.Status(err); {
 	case status == forbidden:
-		return failure(refused, err, "permit the call with the agent's --enable-cilium-api-server-access")
+		return failure(rejectedCode, err, "permit the call with the agent's --enable-cilium-api-server-access")
 	case status == tooManyRequests || status == unavailable:
 		return failure(types.ErrTryAgainLater, err, "the agent is busy: the runtime repeats the call")
 	case status != 0:
-		return failure(refused, err, "see waggle status, waggle endpoint list and the agent's log")
+		return failure(rejectedCode, err, "see waggle status, waggle endpoint list and the agent's log")
 	case errors.Is(err, client.ErrStarting):
 		return failure(types.ErrTryAgainLater, fmt.Errorf("%w (socket %s)", err, agent.Socket()), "see waggle status")
 	default:

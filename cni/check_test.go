@@ -18,7 +18,7 @@ func check(containerID string, p pod, result []byte) call {
 	return call{command: "CHECK", containerID: containerID, netns: p.path, ifName: "eth0", extra: `,"prevResult":` + string(result)}
 }
 
-func TestPrivilegedCheck_FindsWhatIsMissing(t *testing.T) {
+func TestPrivilegedCheck_FindsMissingObjects(t *testing.T) {
 	t.Parallel()
 	inPod := func(change func(link netlink.Link) error) func(*testing.T, *node, pod) {
 		return func(t *testing.T, _ *node, p pod) {
@@ -39,16 +39,16 @@ func TestPrivilegedCheck_FindsWhatIsMissing(t *testing.T) {
 		words  string
 	}{
 		{"nothing", nil, ""},
-		{"endpoint gone", func(_ *testing.T, n *node, _ pod) { n.agent.set(func() { clear(n.agent.endpoints) }) }, "no endpoint"},
+		{"endpoint missing", func(_ *testing.T, n *node, _ pod) { n.agent.set(func() { clear(n.agent.endpoints) }) }, "no endpoint"},
 		{"endpoint unhealthy", func(_ *testing.T, n *node, _ pod) {
 			n.agent.set(func() { n.agent.health = models.EndpointHealthStatusFailure })
 		}, "not healthy"},
-		{"interface gone", inPod(netlink.LinkDel), "does not exist"},
+		{"interface missing", inPod(netlink.LinkDel), "does not exist"},
 		{"interface down", inPod(netlink.LinkSetDown), "is down"},
-		{"address gone", inPod(func(l netlink.Link) error {
+		{"address missing", inPod(func(l netlink.Link) error {
 			return netlink.AddrDel(l, &netlink.Addr{IPNet: netlink.NewIPNet(mustAddr("10.9.0.11").AsSlice())})
 		}), "address 10.9.0.11/32 is missing"},
-		{"route gone", inPod(func(l netlink.Link) error {
+		{"route missing", inPod(func(l netlink.Link) error {
 			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: everything(mustAddr("fd09::1"))})
 		}), "route ::/0 is missing"},
 		{"neighbour changed", inPod(func(l netlink.Link) error {
@@ -76,7 +76,7 @@ func TestPrivilegedCheck_FindsWhatIsMissing(t *testing.T) {
 				return
 			}
 			c.damage(t, n, p)
-			n.refuse(check("c1", p, result), codeUnhealthy, c.words)
+			n.requireError(check("c1", p, result), codeUnhealthy, c.words)
 		})
 	}
 }
@@ -84,12 +84,12 @@ func TestPrivilegedCheck_FindsWhatIsMissing(t *testing.T) {
 func TestPrivilegedCheck_BadInput(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
-	n.refuse(call{command: "CHECK", containerID: "c1", netns: p.path, ifName: "eth0"}, 7, "prevResult", "missing")
-	n.refuse(check("c1", p, []byte(`{"cniVersion":"1.1.0","interfaces":[null]}`)), 7, "prevResult")
+	n.requireError(call{command: "CHECK", containerID: "c1", netns: p.path, ifName: "eth0"}, 7, "prevResult", "missing")
+	n.requireError(check("c1", p, []byte(`{"cniVersion":"1.1.0","interfaces":[null]}`)), 7, "prevResult")
 	result := n.must(add("c1", p))
-	n.refuse(check("c1", pod{path: "/nowhere"}, result), 8, "CNI_NETNS")
+	n.requireError(check("c1", pod{path: "/nowhere"}, result), 8, "CNI_NETNS")
 	n.agent.stop()
-	n.refuse(check("c1", p, result), 11, n.agent.socket())
+	n.requireError(check("c1", p, result), 11, n.agent.socket())
 }
 
 func TestPrivilegedStatus(t *testing.T) {
@@ -99,12 +99,12 @@ func TestPrivilegedStatus(t *testing.T) {
 	n.agent.set(func() {
 		n.agent.ipam = "IPv4: 254/254 allocated from 10.9.0.0/24, IPv6: 3/65534 allocated from fd09::/112"
 	})
-	n.refuse(call{command: "STATUS"}, 50, "no address is left", "254/254")
+	n.requireError(call{command: "STATUS"}, 50, "no address is left", "254/254")
 	n.agent.stop()
-	n.refuse(call{command: "STATUS"}, 50, n.agent.socket(), "waggle-agent")
+	n.requireError(call{command: "STATUS"}, 50, n.agent.socket(), "waggle-agent")
 }
 
-func TestPrivilegedGC_DeletesWhatIsNotListed(t *testing.T) {
+func TestPrivilegedGC_DeletesUnlistedAttachments(t *testing.T) {
 	t.Parallel()
 	n, p1, p2, p3 := newNode(t), newPod(t), newPod(t), newPod(t)
 	n.must(add("c1", p1))
@@ -119,7 +119,7 @@ func TestPrivilegedGC_DeletesWhatIsNotListed(t *testing.T) {
 			return 0, ""
 		}
 	})
-	n.refuse(gc, codeRefused, "c1", "the disk is full")
+	n.requireError(gc, codeRejected, "c1", "the disk is full")
 	if _, endpoints := n.agent.left(); strings.Join(endpoints, " ") != "c1:eth0 c2:eth0" {
 		t.Errorf("one failed; of the others %v are left", endpoints)
 	}
@@ -135,7 +135,7 @@ func TestPrivilegedGC_DeletesWhatIsNotListed(t *testing.T) {
 }
 
 // GC reports every failure, with and without an agent, and deletes all it can.
-func TestPrivilegedGC_ReportsAllThatFails(t *testing.T) {
+func TestPrivilegedGC_ReportsAllErrors(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	for i := range 3 {
@@ -152,7 +152,7 @@ func TestPrivilegedGC_ReportsAllThatFails(t *testing.T) {
 		}
 	})
 	everything := call{command: "GC", extra: `,"cni.dev/valid-attachments":[]`}
-	n.refuse(everything, codeRefused, "c0:eth0", "c1:eth0", "c2:eth0")
+	n.requireError(everything, codeRejected, "c0:eth0", "c1:eth0", "c2:eth0")
 
 	n.agent.stop()
 	damaged := filepath.Join(n.dir, "endpoints", "2.json")
@@ -163,7 +163,7 @@ func TestPrivilegedGC_ReportsAllThatFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.refuse(everything, codeRefused, "2.json")
+	n.requireError(everything, codeRejected, "2.json")
 	if got := replay(t, n.dir); len(got) != 2 {
 		t.Errorf("queued: %v", got)
 	}
@@ -173,7 +173,7 @@ func TestPrivilegedGC_WithoutListDeletesNothing(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.must(add("c1", p))
-	n.refuse(call{command: "GC"}, 7, "cni.dev/valid-attachments")
+	n.requireError(call{command: "GC"}, 7, "cni.dev/valid-attachments")
 	if _, endpoints := n.agent.left(); len(endpoints) != 1 {
 		t.Errorf("left: %v", endpoints)
 	}

@@ -23,8 +23,8 @@ const (
 	lockTimeout = 10 * time.Second
 	// lockedTimeout is the timeout of the call to the agent while the queue is locked.
 	lockedTimeout = time.Second
-	// replacedPatience is the time for which DEL waits for an agent that is being replaced, replacedPause the time between two attempts.
-	replacedPatience, replacedPause = 20 * time.Second, 20 * time.Millisecond
+	// replacedTimeout is the time for which DEL waits for an agent that is being replaced, replacedPause the time between two attempts.
+	replacedTimeout, replacedPause = 20 * time.Second, 20 * time.Millisecond
 )
 
 // del detaches a pod. Missing resources are no error, so a runtime may repeat the call.
@@ -58,7 +58,7 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 			return false, err
 		}
 		queued, again, err := p.enqueue(ctx, conf, agent, containerID, ifName)
-		if !again || time.Since(begin) > replacedPatience || ctx.Err() != nil {
+		if !again || time.Since(begin) > replacedTimeout || ctx.Err() != nil {
 			return queued, err
 		}
 	}
@@ -165,7 +165,7 @@ func retire(host *rtnl.Handle, link *hostLink, ns *podNamespace) error {
 	silent := false
 	if ns != nil {
 		var err error
-		if silent, err = putAside(ns, link); err != nil {
+		if silent, err = retirePeer(ns, link); err != nil {
 			return err
 		}
 	}
@@ -182,8 +182,8 @@ func retire(host *rtnl.Handle, link *hostLink, ns *podNamespace) error {
 	return nil
 }
 
-// putAside sets the pod's end down, which removes its routes, and renames it to free the name for another ADD. It reports whether the pod's end was found.
-func putAside(ns *podNamespace, link *hostLink) (found bool, err error) {
+// retirePeer sets the pod's end down, which removes its routes, and renames it to free the name for another ADD. It reports whether the pod's end was found.
+func retirePeer(ns *podNamespace, link *hostLink) (found bool, err error) {
 	pod, err := ns.enter()
 	if err != nil {
 		return false, err

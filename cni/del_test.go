@@ -27,7 +27,7 @@ func groupOf(containerID string, attempt int, group uint32) string {
 	return fmt.Sprintf("%s %#x", hostName(containerID, attempt), group)
 }
 
-func TestPrivilegedDel_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain(t *testing.T) {
+func TestPrivilegedDel_DefersLinkDeletion_NamespaceIsReusable(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.must(add("c1", p))
@@ -57,7 +57,7 @@ func TestPrivilegedDel_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain(t *testing.
 	n.must(del("c1", p)) // again: still a success
 }
 
-func TestPrivilegedDel_GoneAlready(t *testing.T) {
+func TestPrivilegedDel_MissingAttachment_Succeeds(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.must(del("never", p))
@@ -131,7 +131,7 @@ func TestPrivilegedDel_AgentFails(t *testing.T) {
 			return 0, ""
 		}
 	})
-	n.refuse(del("c1", p), 11, "the disk is full", "repeats DEL")
+	n.requireError(del("c1", p), 11, "the disk is full", "repeats DEL")
 	if got := strings.Join(n.links(), ";"); got != groupOf("c1", 0, podlink.DeletedGroup) {
 		t.Errorf("links: %s", got)
 	}
@@ -237,11 +237,11 @@ func TestPrivilegedDel_QueueFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.refuse(del("c1", p), 11, "queue is full")
+	n.requireError(del("c1", p), 11, "queue is full")
 }
 
 // A runtime that attaches repeatedly can be faster than a busy agent: no ADD may fail for this reason.
-func TestPrivilegedAdd_EveryNameIsTakenByALinkThatWaitsForItsDeletion(t *testing.T) {
+func TestPrivilegedAdd_AllNamesUsedByPendingDeletions(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	for range 2*maxAttempts + 1 { // no agent empties the group
@@ -271,7 +271,7 @@ func TestPrivilegedDel_QueueCannotBeWritten(t *testing.T) {
 			if err := damage(queue); err != nil {
 				t.Fatal(err)
 			}
-			n.refuse(del("c1", p), 11, queue, "repeats DEL")
+			n.requireError(del("c1", p), 11, queue, "repeats DEL")
 			if got := strings.Join(n.links(), ";"); got != groupOf("c1", 0, podlink.DeletedGroup) {
 				t.Errorf("links: %s", got)
 			}
@@ -280,7 +280,7 @@ func TestPrivilegedDel_QueueCannotBeWritten(t *testing.T) {
 }
 
 // The entry contains the newest link at the time of the DEL, so that it does not apply to an endpoint of a later ADD.
-func TestPrivilegedDel_QueuedTellsItsAttachmentFromALaterOne(t *testing.T) {
+func TestPrivilegedDel_QueueEntry_ExcludesLaterAttachment(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.must(add("c1", p))
@@ -297,13 +297,13 @@ func TestPrivilegedDel_QueuedTellsItsAttachmentFromALaterOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-	if len(entries) != 1 || entries[0].NewestInterface == 0 || entries[0].Means(int(later)) {
+	if len(entries) != 1 || entries[0].NewestInterface == 0 || entries[0].AppliesTo(int(later)) {
 		t.Errorf("entries %+v, the later host end has index %d", entries, later)
 	}
 }
 
 // An undone ADD has deleted its link before the DEL, and a killed agent may still have the endpoint on disk.
-func TestPrivilegedDel_QueuedWithoutItsLinkMeansTheAttachment(t *testing.T) {
+func TestPrivilegedDel_QueueEntryWithoutLink_MatchesAttachment(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.must(add("c1", p))
@@ -326,7 +326,7 @@ func TestPrivilegedDel_QueuedWithoutItsLinkMeansTheAttachment(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-	if len(entries) != 1 || !entries[0].Means(int(index)) {
+	if len(entries) != 1 || !entries[0].AppliesTo(int(index)) {
 		t.Errorf("entries %+v, the host end had index %d", entries, index)
 	}
 }

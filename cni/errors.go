@@ -11,7 +11,7 @@ import (
 const (
 	codeHealthUnknown uint = 100 // CHECK: the agent could not report the endpoint's health
 	codeUnhealthy     uint = 101 // CHECK: the endpoint, or the configuration in the pod's namespace, is not as required
-	codeRefused       uint = 102 // ADD: the agent rejected the request
+	codeRejected      uint = 102 // ADD: the agent rejected the request
 	codeKernel        uint = 103 // the kernel refused a change
 )
 

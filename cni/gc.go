@@ -27,7 +27,7 @@ func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) erro
 	}
 	known, unread, err := p.attachments(ctx, conf)
 	if err != nil {
-		return agentFailure(codeRefused, client.New(conf.SocketPath), err)
+		return agentFailure(codeRejected, client.New(conf.SocketPath), err)
 	}
 	errs := unread
 	for _, a := range known {
@@ -41,7 +41,7 @@ func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) erro
 		}
 	}
 	if len(errs) > 0 {
-		return failure(codeRefused, errors.Join(errs...), "the others are deleted; the next GC retries these")
+		return failure(codeRejected, errors.Join(errs...), "the others are deleted; the next GC retries these")
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func describe(data []byte, err error) error {
 		return fmt.Errorf("%s: cannot be a %s", wrongType.Field, wrongType.Value)
 	}
 	if field := lastField(data); field != "" {
-		return fmt.Errorf("at or behind field %.80q: %w", field, err)
+		return fmt.Errorf("at or after field %.80q: %w", field, err)
 	}
 	return err
 }

@@ -150,8 +150,8 @@ func (n *node) must(c call) []byte {
 	return out
 }
 
-// refuse requires an error with a code and with all words in its text.
-func (n *node) refuse(c call, code uint, words ...string) {
+// requireError requires an error with a code and with all words in its text.
+func (n *node) requireError(c call, code uint, words ...string) {
 	n.t.Helper()
 	out, failed := n.run(c)
 	if failed == nil {

@@ -74,7 +74,7 @@ func TestLastField(t *testing.T) {
 	}
 }
 
-func TestParseFamilies_RefusesWhatNoPodCanHave(t *testing.T) {
+func TestParseFamilies_RejectsInvalidAddresses(t *testing.T) {
 	t.Parallel()
 	good := models.IPAMResponse{Address: models.AddressPair{Ipv4: "10.0.0.2", Ipv6: "fd00::2"},
 		HostAddressing: models.NodeAddressing{Ipv4: models.NodeAddressingElement{IP: "10.0.0.1"}, Ipv6: models.NodeAddressingElement{IP: "fd00::1"}}}
@@ -106,7 +106,7 @@ func TestRandomMAC_IsUnicastAndLocal(t *testing.T) {
 }
 
 // An address is released only when nothing uses it any longer, regardless of the order in which steps ended.
-func TestUndo_GivesAddressesBackLastAndGoesPastErrors(t *testing.T) {
+func TestUndo_ReleasesAddressesLastAndContinuesAfterErrors(t *testing.T) {
 	t.Parallel()
 	var order []string
 	broken := errors.New("broken")

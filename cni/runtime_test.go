@@ -191,7 +191,7 @@ func TestPrivilegedAdd_TerminatedIsUndone(t *testing.T) {
 }
 
 // A killed ADD leaves only resources that its DEL and the agent's expiry remove.
-func TestPrivilegedAdd_KilledLeavesOnlyWhatDelRemoves(t *testing.T) {
+func TestPrivilegedAdd_Killed_DelRemovesRemains(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	interrupt(t, n, p, syscall.SIGKILL)

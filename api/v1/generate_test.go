@@ -60,8 +60,8 @@ func redirected(t *testing.T, name string) (config, output string) {
 	return config, output
 }
 
-// TestModels_ImportLittle checks that the models import only time, because they are linked into the CNI plugin.
-func TestModels_ImportLittle(t *testing.T) {
+// TestModels_ImportOnlyTime checks that the models import only time, because they are linked into the CNI plugin.
+func TestModels_ImportOnlyTime(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "models/models.gen.go", nil, parser.ImportsOnly)
 	if err != nil {

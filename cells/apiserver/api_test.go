@@ -124,7 +124,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-func TestWrongMethod_SaysWhichAreAllowed(t *testing.T) {
+func TestWrongMethod_ListsAllowedMethods(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	if got := f.request("POST", "/v1/endpoint/7", "").Header.Get("Allow"); got != "DELETE, GET, HEAD, PATCH, PUT" {
@@ -132,7 +132,7 @@ func TestWrongMethod_SaysWhichAreAllowed(t *testing.T) {
 	}
 }
 
-func TestConfig_TellsThePluginWhatItNeeds(t *testing.T) {
+func TestConfig_ReportsPluginSettings(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	whole, minimal := read(t, f.request("GET", "/v1/config", "")), read(t, f.request("GET", "/v1/config", "", "Prefer", "return=minimal"))
@@ -151,7 +151,7 @@ func TestConfig_TellsThePluginWhatItNeeds(t *testing.T) {
 	}
 }
 
-func TestHealthz_SaysWhatBecameOfTheCNIFile(t *testing.T) {
+func TestHealthz_ReportsCNIFileState(t *testing.T) {
 	t.Parallel()
 	for want, row := range map[string]*cniconfig.Config{
 		`"cni-file":{"msg":"CNI configuration management disabled","state":"Disabled"}`: nil,
@@ -187,7 +187,7 @@ func TestHealthz_Routing_FollowsTheMode(t *testing.T) {
 	}
 }
 
-func TestHealthz_SaysWhatIsFromTheCopy(t *testing.T) {
+func TestHealthz_ReportsSnapshotTables(t *testing.T) {
 	t.Parallel()
 	copied := sources.Source{Table: "k8s-nodes", Producer: "snapshot", State: sources.Snapshot, Since: at.Add(time.Minute), Copy: at}
 	later := "from the copy on disk of 2026-01-02T03:04:05Z, since 2026-01-02T03:05:05Z; "
@@ -203,7 +203,7 @@ func TestHealthz_SaysWhatIsFromTheCopy(t *testing.T) {
 	}
 }
 
-func TestHealthz_SaysWhichAPIServerAnswers(t *testing.T) {
+func TestHealthz_ReportsActiveAPIServer(t *testing.T) {
 	t.Parallel()
 	second := apiservers.Server{Server: "https://192.0.2.2", Reachable: apiservers.No, Error: "refused", Since: at}
 	for want, first := range map[string]apiservers.Server{
@@ -257,7 +257,7 @@ const put = `{"container-id":"c8","container-interface-name":"eth0","interface-n
  "k8s-pod-name":"cart","k8s-namespace":"shop","netns-cookie":"42","sync-build-endpoint":true,"state":"waiting-for-identity",
  "properties":{"netns-path":"/run/netns/x","netns-inode":"4026532000"},"a-field-of-tomorrow":[1]}`
 
-func TestPut_HandsTheRequestOver(t *testing.T) {
+func TestPut_PassesRequestToManager(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.expect(f.request("PUT", "/v1/endpoint/cilium-local:0", put, "Content-Type", "application/json"), 201, `{"id":8,"spec":...`)
@@ -269,7 +269,7 @@ func TestPut_HandsTheRequestOver(t *testing.T) {
 	}
 }
 
-func TestPut_RefusesBadBodiesBeforeAnythingIsMade(t *testing.T) {
+func TestPut_BadBody_RejectedWithoutSideEffects(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	large := `{"k8s-pod-name":"` + strings.Repeat("x", maxBody) + `"}`
@@ -313,7 +313,7 @@ func TestPut_StatusOfErrors(t *testing.T) {
 	}
 }
 
-func TestDelete_CountsErrorsThatDidNotPreventIt(t *testing.T) {
+func TestDelete_PartialErrors_AreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.manager.fail = errors.Join(errPartly, errors.New("release 10.0.1.7: nobody has it"))
@@ -326,7 +326,7 @@ func TestDelete_CountsErrorsThatDidNotPreventIt(t *testing.T) {
 	f.expect(f.request("DELETE", "/v1/endpoint", `{"container-id":"c7"}`), 200, "")
 }
 
-func TestClusterNodes_TellsNewsOnce(t *testing.T) {
+func TestClusterNodes_ReportsChangesOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	ask := func(id string) (status models.ClusterNodeStatus, added, removed string) {
@@ -381,7 +381,7 @@ func TestClusterNodes_TellsNewsOnce(t *testing.T) {
 	}
 }
 
-func TestEndpoint_TellsItsPolicy(t *testing.T) {
+func TestEndpoint_ReportsPolicy(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	body := read(t, f.request("GET", "/v1/endpoint/7", ""))
@@ -425,7 +425,7 @@ func TestExplain_ThroughAService(t *testing.T) {
 	}
 }
 
-func TestWhatIf_NamesTheFlowThatWouldBeDenied(t *testing.T) {
+func TestWhatIf_NamesNewlyDeniedFlow(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	ep := pod()

@@ -58,7 +58,7 @@ func (a *api) GetConfig(w http.ResponseWriter, r *http.Request) {
 			RouteMTU:     mtu.RouteMTU,
 			DatapathMode: models.DaemonConfigurationStatusDatapathModeVeth,
 			IPAMMode:     mode,
-			Agent:        agentState(readiness.Judge(txn, a.Ready)),
+			Agent:        agentState(readiness.Evaluate(txn, a.Ready)),
 		},
 	}
 	if r.Header.Get("Prefer") != "return=minimal" {

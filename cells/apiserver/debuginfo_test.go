@@ -33,8 +33,8 @@ func ask[T any](t *testing.T, f *fixture, path string, header ...string) (out T)
 	return out
 }
 
-// TestHealthz_EncryptionIsThere: cilium-dbg encrypt status requests a brief reply, and crashes without this part.
-func TestHealthz_EncryptionIsThere(t *testing.T) {
+// TestHealthz_Brief_HasEncryption: cilium-dbg encrypt status requests a brief reply, and crashes without this part.
+func TestHealthz_Brief_HasEncryption(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, header := range [][]string{nil, {"brief"}} {

@@ -20,20 +20,20 @@ var errStopping = errors.New("the agent is stopping: retry in a few seconds")
 
 // drain lets requests finish when the agent stops. Its two contexts are canceled one after the other.
 type drain struct {
-	begun, cut       context.Context // no new requests; running requests are canceled
-	begin, cutBehind context.CancelFunc
+	begun, cut           context.Context // no new requests; running requests are canceled
+	begin, cancelRunning context.CancelFunc
 }
 
 func newDrain() *drain {
 	d := &drain{}
 	d.begun, d.begin = context.WithCancel(context.Background())
-	d.cut, d.cutBehind = context.WithCancel(context.Background())
+	d.cut, d.cancelRunning = context.WithCancel(context.Background())
 	return d
 }
 
-// refuse replies 503 to new requests on connections that are already open, and to canceled requests. Streams of changes never end by themselves, so they are
+// rejectNew replies 503 to new requests on connections that are already open, and to canceled requests. Streams of changes never end by themselves, so they are
 // canceled at once.
-func (d *drain) refuse(next http.Handler) http.Handler {
+func (d *drain) rejectNew(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d.begun.Err() != nil {
 			w.Header().Set("Retry-After", retryAfter)
@@ -62,7 +62,7 @@ func (d *drain) stop(s *http.Server) error {
 	if ended(finishTimeout) {
 		return nil
 	}
-	d.cutBehind()
+	d.cancelRunning()
 	if ended(cutTimeout) {
 		return nil
 	}

@@ -81,8 +81,8 @@ func TestDrain_LetsRequestsFinish(t *testing.T) {
 	}
 }
 
-// TestDrain_SaysThatWhatWasCutCanBeRepeated: a request that would take longer gets an error reply instead of a reset connection.
-func TestDrain_SaysThatWhatWasCutCanBeRepeated(t *testing.T) {
+// TestDrain_CanceledRequest_GetsRetryableError: a request that would take longer gets an error reply instead of a reset connection.
+func TestDrain_CanceledRequest_GetsRetryableError(t *testing.T) {
 	t.Parallel()
 	put := stopping(t, newFixture(t), func() {})
 	if put.StatusCode != http.StatusServiceUnavailable || put.Header.Get("Retry-After") == "" {
@@ -106,12 +106,12 @@ func TestDrain_IsBounded(t *testing.T) {
 			time.Sleep(800 * time.Millisecond)
 		}, 800 * time.Millisecond, time.Second, 200},
 		"waits for the kernel": {"/", func(ctx context.Context, _ *drain, _ <-chan struct{}) { <-ctx.Done() }, time.Second, 1100 * time.Millisecond, 503},
-		"sees late that it ended": {"/", func(ctx context.Context, _ *drain, _ <-chan struct{}) {
+		"detects the end late": {"/", func(ctx context.Context, _ *drain, _ <-chan struct{}) {
 			<-ctx.Done()
 			time.Sleep(300 * time.Millisecond)
 		}, 1300 * time.Millisecond, 1500 * time.Millisecond, 503},
-		"does not see it": {"/", func(_ context.Context, _ *drain, never <-chan struct{}) { <-never }, 1500 * time.Millisecond, 1500 * time.Millisecond, 0},
-		"stream":          {"/statedb/changes/mtus", func(ctx context.Context, _ *drain, _ <-chan struct{}) { <-ctx.Done() }, 0, 100 * time.Millisecond, 500},
+		"does not detect the end": {"/", func(_ context.Context, _ *drain, never <-chan struct{}) { <-never }, 1500 * time.Millisecond, 1500 * time.Millisecond, 0},
+		"stream":                  {"/statedb/changes/mtus", func(ctx context.Context, _ *drain, _ <-chan struct{}) { <-ctx.Done() }, 0, 100 * time.Millisecond, 500},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -119,7 +119,7 @@ func TestDrain_IsBounded(t *testing.T) {
 				never := make(chan struct{})
 				defer close(never)
 				d := newDrain()
-				server := &http.Server{Handler: d.refuse(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				server := &http.Server{Handler: d.rejectNew(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					c.handle(r.Context(), d, never)
 					if r.Context().Err() != nil {
 						fail(w, http.StatusInternalServerError, r.Context().Err())
@@ -169,12 +169,12 @@ func get(t *testing.T, l *pipenet.Listener, path string) int {
 	return r.StatusCode
 }
 
-// TestDrain_RefusesNewRequests sends requests on connections that were opened before the shutdown.
-func TestDrain_RefusesNewRequests(t *testing.T) {
+// TestDrain_RejectsNewRequests sends requests on connections that were opened before the shutdown.
+func TestDrain_RejectsNewRequests(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	d := newDrain()
-	f.handler = d.refuse(f.handler)
+	f.handler = d.rejectNew(f.handler)
 	f.expect(f.request("GET", "/v1/endpoint/7/log", ""), http.StatusOK, "[...")
 	d.begin()
 	r := f.request("PUT", "/v1/endpoint/0", "{}")

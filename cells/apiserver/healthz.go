@@ -30,7 +30,7 @@ func (a *api) GetHealthz(w http.ResponseWriter, _ *http.Request, p models.GetHea
 // status returns the status of the agent, and unless brief is set the status of each of its parts. With withKubernetes, a source of Kubernetes objects that is
 // not usable is a failure.
 func (a *api) status(txn statedb.ReadTxn, withKubernetes, brief bool) models.StatusResponse {
-	verdict := readiness.Judge(txn, a.Ready)
+	verdict := readiness.Evaluate(txn, a.Ready)
 	if !withKubernetes {
 		verdict.Sources = nil
 	}

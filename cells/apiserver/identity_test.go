@@ -10,7 +10,7 @@ import (
 )
 
 // The world label of a range is of its family, like the identity that the datapath assigns to its addresses.
-func TestCIDRIdentity_IsOfTheWorldOfItsFamily(t *testing.T) {
+func TestCIDRIdentity_HasWorldLabelOfFamily(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		ipv4, ipv6   bool

@@ -79,7 +79,7 @@ func (l *lane) enter(ctx context.Context) error {
 		return fmt.Errorf("%d %s requests are waiting already: try again later", l.most, l.name)
 	}
 	if err := l.slots.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("waited behind %d %s requests: %w", n, l.name, err)
+		return fmt.Errorf("waited in the queue of %d %s requests: %w", n, l.name, err)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func TestLane_ServesABurstInOrder(t *testing.T) {
 	})
 }
 
-func TestLane_RefusesBeyondItsQueueAndNamesItsLength(t *testing.T) {
+func TestLane_QueueFull_RejectsAndNamesLength(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLane("create", 1, 2)
@@ -67,8 +67,8 @@ func TestLane_RefusesBeyondItsQueueAndNamesItsLength(t *testing.T) {
 	})
 }
 
-// TestLimits_DeletionsPassCreationsThatWait occupies every slot of creations with requests that wait for the kernel.
-func TestLimits_DeletionsPassCreationsThatWait(t *testing.T) {
+// TestLimits_DeletionsPassWaitingCreations occupies every slot of creations with requests that wait for the kernel.
+func TestLimits_DeletionsPassWaitingCreations(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.manager.block = make(chan struct{})
@@ -105,7 +105,7 @@ func TestAllocation_WaitsForRestore(t *testing.T) {
 	f.expect(f.request("POST", "/v1/ipam", ""), 201, `{"address":...`)
 }
 
-func TestPanic_IsAnAnswerAndALogLine(t *testing.T) {
+func TestPanic_RepliesErrorAndLogs(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
 	h := recovered(slog.New(slog.NewTextHandler(&log, nil)), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("ouch") }))

@@ -64,7 +64,7 @@ func (l *listener) start(cell.HookContext) error {
 	}
 	l.drain = newDrain()
 	l.server = &http.Server{
-		Handler:      l.drain.refuse(watched(l.Jobs, l.Handler)),
+		Handler:      l.drain.rejectNew(watched(l.Jobs, l.Handler)),
 		ReadTimeout:  apiTimeout,
 		WriteTimeout: apiTimeout,
 		ErrorLog:     slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),

@@ -45,7 +45,7 @@ func serving(t *testing.T, f *fixture) (h *upstream.Hive, socket string, lock *f
 	return h, filepath.Join(dir, "waggle.sock"), lock
 }
 
-func TestServer_LivesOnItsSocket(t *testing.T) {
+func TestServer_ServesOnSocket(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	h, socket, lock := serving(t, f)
@@ -79,8 +79,8 @@ func TestServer_LivesOnItsSocket(t *testing.T) {
 	}
 }
 
-// TestServer_StopEndsWhatWaits stops the server with a waiting creation and an open stream of changes.
-func TestServer_StopEndsWhatWaits(t *testing.T) {
+// TestServer_Stop_CancelsPendingRequests stops the server with a waiting creation and an open stream of changes.
+func TestServer_Stop_CancelsPendingRequests(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.manager.block = make(chan struct{})

@@ -14,9 +14,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// TestWatched_AHandlerThatHangs checks that a stalled handler is detected within a minute of its request, not before its client's timeout, and no longer when
+// TestWatched_StalledHandler_IsReported checks that a stalled handler is detected within a minute of its request, not before its client's timeout, and no longer when
 // it continues. A stream of changes never counts as stalled.
-func TestWatched_AHandlerThatHangs(t *testing.T) {
+func TestWatched_StalledHandler_IsReported(t *testing.T) {
 	t.Parallel()
 	monitor, db := heartbeat.NewMonitor(), statedb.New()
 	came, thaw := make(chan struct{}), make(chan struct{})
@@ -27,7 +27,7 @@ func TestWatched_AHandlerThatHangs(t *testing.T) {
 		requests.Go(func() { handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPut, path, nil)) })
 		<-came
 	}
-	var found []heartbeat.Wedge
+	var found []heartbeat.Stall
 	passed := time.Duration(0)
 	for ; len(found) == 0 && passed < time.Hour; passed += heartbeat.Interval {
 		found = monitor.Step(heartbeat.Interval, db.ReadTxn())

@@ -148,7 +148,7 @@ func TestScripts(t *testing.T) {
 }
 
 // A localnode that is not ready must not remove a router address of the previous run.
-func TestDesiredDevices_AddressesAreCompleteOnlyWhenTheNodeIsReady(t *testing.T) {
+func TestDesiredDevices_NodeNotReady_AddressesIncomplete(t *testing.T) {
 	t.Parallel()
 	router := netip.MustParseAddr("10.1.0.1")
 	for name, c := range map[string]struct {

@@ -97,8 +97,8 @@ func (p *pods) someChanges(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// TestIncremental_IsWhatAFullPassFinds checks that the incremental passes miss no change of an endpoint.
-func TestIncremental_IsWhatAFullPassFinds(t *testing.T) {
+// TestIncremental_EqualsFullPass checks that the incremental passes miss no change of an endpoint.
+func TestIncremental_EqualsFullPass(t *testing.T) {
 	t.Parallel()
 	random, p := testseed.New(t), newPods(t)
 	have := settingsOf{}

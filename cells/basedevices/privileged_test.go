@@ -69,7 +69,7 @@ func check(t *testing.T, k *netlinkKernel, want []*tables.Device) (indexes []int
 	return indexes
 }
 
-func TestPrivilegedOps_RestartTakesOver(t *testing.T) {
+func TestPrivilegedOps_Restart_ReusesLinks(t *testing.T) {
 	t.Parallel()
 	k := newReal(t)
 	first := desiredDevices(node("10.1.0.1", "fd00::1"), 1400, true)
@@ -88,7 +88,7 @@ func TestPrivilegedOps_RestartTakesOver(t *testing.T) {
 	}
 }
 
-func TestPrivilegedOps_DeletedPairComesBack(t *testing.T) {
+func TestPrivilegedOps_DeletedPair_IsRecreated(t *testing.T) {
 	t.Parallel()
 	k := newReal(t)
 	want := desiredDevices(node("10.1.0.1", "fd00::1"), 0, true)
@@ -104,7 +104,7 @@ func TestPrivilegedOps_DeletedPairComesBack(t *testing.T) {
 	check(t, k, want)
 }
 
-func TestPrivilegedOps_ForeignLinksAreRefused(t *testing.T) {
+func TestPrivilegedOps_ForeignLinks_AreRejected(t *testing.T) {
 	t.Parallel()
 	k := newReal(t)
 	if err := k.handle.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: podlink.HostDevice}, PeerName: "other"}); err != nil {

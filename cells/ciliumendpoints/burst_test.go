@@ -111,7 +111,7 @@ func TestBurst_ARestartWritesNothing(t *testing.T) {
 }
 
 // A server accepts writes without a reply, rejects some and is slow for others. In the end every pod has its object.
-func TestBurst_IntoAServerThatFailsInEveryWay(t *testing.T) {
+func TestBurst_FaultyServer_EveryPodHasObject(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	var n atomic.Int64

@@ -21,7 +21,7 @@ import (
 )
 
 // Agents read slices once CompleteSlice exists, so all pods must be in slices by then. Continuous changes must not delay the creation of CompleteSlice.
-func TestSlices_AreCalledCompleteWhenTheyAre(t *testing.T) {
+func TestSlices_AllWritten_MarkedComplete(t *testing.T) {
 	t.Parallel()
 	for name, changes := range map[string]bool{"nothing changes": false, "pods change all the time": true} {
 		t.Run(name, func(t *testing.T) {

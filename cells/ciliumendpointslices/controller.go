@@ -46,14 +46,14 @@ type term struct {
 	limiter *rate.Limiter
 	wake    chan struct{} // contains a token when there may be something to write
 
-	mu       sync.Mutex // guards the following fields
-	plan     *planner
-	leftOut  map[string]error // reasons why CiliumEndpoints are in no slice, by "namespace/name"
-	haveCEPs bool             // the first list of CiliumEndpoints was applied
-	haveCESs bool
-	complete bool      // the slice CompleteSlice exists
-	says     failure   // last failed write of CompleteSlice
-	calm     time.Time // CompleteSlice is not written before this time, because another program deletes slices
+	mu          sync.Mutex // guards the following fields
+	plan        *planner
+	leftOut     map[string]error // reasons why CiliumEndpoints are in no slice, by "namespace/name"
+	haveCEPs    bool             // the first list of CiliumEndpoints was applied
+	haveCESs    bool
+	complete    bool      // the slice CompleteSlice exists
+	lastFailure failure   // last failed write of CompleteSlice
+	calm        time.Time // CompleteSlice is not written before this time, because another program deletes slices
 }
 
 func newTerm(p params) *term {

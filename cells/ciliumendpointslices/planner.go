@@ -100,10 +100,10 @@ func (p *planner) put(s *k8sobjects.Sliced, digest uint64, size int) {
 		home.size += grown
 		if p.mark(home); home.size > sliceSize && grown > 0 {
 			p.displace(old)
-			p.place(old, p.room(s.Namespace(), home, 1, size))
+			p.place(old, p.bestFit(s.Namespace(), home, 1, size))
 		}
 	case old.home == nil && p.begun:
-		p.place(old, p.room(s.Namespace(), nil, 1, size))
+		p.place(old, p.bestFit(s.Namespace(), nil, 1, size))
 	}
 }
 
@@ -149,7 +149,7 @@ func (p *planner) remove(key string) {
 
 // empty moves the pods of a slice to another slice, if one has capacity for all of them.
 func (p *planner) empty(s *slice) {
-	into := p.room(s.namespace, s, len(s.pods), s.size)
+	into := p.bestFit(s.namespace, s, len(s.pods), s.size)
 	if into == nil {
 		return
 	}
@@ -163,8 +163,8 @@ func (p *planner) empty(s *slice) {
 	p.mark(s)
 }
 
-// room returns the fullest slice of a namespace that is not empty, is not the slice not, and has capacity for n pods with a total size; nil when there is none.
-func (p *planner) room(namespace string, not *slice, n, size int) (best *slice) {
+// bestFit returns the fullest slice of a namespace that is not empty, is not the slice not, and has capacity for n pods with a total size; nil when there is none.
+func (p *planner) bestFit(namespace string, not *slice, n, size int) (best *slice) {
 	for s := range p.open[namespace] {
 		if s == not || len(s.pods)+n > p.most || s.size+size > sliceSize {
 			continue
@@ -237,7 +237,7 @@ func (p *planner) begin() {
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.pods)) {
 		if o := p.pods[key]; o.home == nil {
-			p.place(o, p.room(o.Namespace(), nil, 1, o.size))
+			p.place(o, p.bestFit(o.Namespace(), nil, 1, o.size))
 		}
 	}
 	p.doubt()

@@ -50,7 +50,7 @@ func (r *remover) lead(ctx context.Context, health cell.Health) error {
 		if err := leadership.Check(r.DB, r.Leadership); err != nil {
 			return err
 		}
-		if err := r.sayIncomplete(ctx); err != nil {
+		if err := r.deleteCompleteSlice(ctx); err != nil {
 			return err
 		}
 		health.OK(fmt.Sprintf("%d slices will be removed after agents have switched to CiliumEndpoints", len(left)))

@@ -20,13 +20,13 @@ import (
 const (
 	reportEvery = time.Second // minimum interval between reports
 	lagLimit    = time.Minute // age of a queued slice from which the lag is reported
-	mostTold    = 3           // maximum number of objects in a report
+	maxReported = 3           // maximum number of objects in a report
 )
 
 // report updates the health until ctx ends.
 func (t *term) report(ctx context.Context, health cell.Health) error {
 	for last := ""; ; {
-		text, problem := t.judge()
+		text, problem := t.evaluate()
 		if now := fmt.Sprint(text, problem); now != last {
 			last = now
 			if problem != nil {
@@ -41,8 +41,8 @@ func (t *term) report(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// judge returns the number of pending writes as text, and the most important problem; nil without a problem.
-func (t *term) judge() (text string, problem error) {
+// evaluate returns the number of pending writes as text, and the most important problem; nil without a problem.
+func (t *term) evaluate() (text string, problem error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.plan
@@ -60,8 +60,8 @@ func (t *term) judge() (text string, problem error) {
 	switch {
 	case len(failed) > 0:
 		return fmt.Sprintf("%s, %d of them after a failure", text, len(failed)), some(failed)
-	case !t.complete && t.says.err != nil:
-		return text, fmt.Errorf("%s: %w", ciliumv2.CompleteSlice, t.says.err)
+	case !t.complete && t.lastFailure.err != nil:
+		return text, fmt.Errorf("%s: %w", ciliumv2.CompleteSlice, t.lastFailure.err)
 	case late(p.queue) && !t.complete:
 		return text, fmt.Errorf("agents read CiliumEndpoints until %d slices have been written once; --ces-rate-limits limits the rate", len(p.unwritten))
 	case late(p.queue):
@@ -86,12 +86,12 @@ func some(all map[string]error) error {
 	return errors.Join(errs...)
 }
 
-// first returns the first mostTold names in sorted order. It does not sort all names, because there may be as many as pods.
+// first returns the first maxReported names in sorted order. It does not sort all names, because there may be as many as pods.
 func first(names iter.Seq[string]) (list []string) {
 	for name := range names {
-		if at, _ := slices.BinarySearch(list, name); at < mostTold {
+		if at, _ := slices.BinarySearch(list, name); at < maxReported {
 			list = slices.Insert(list, at, name)
-			list = list[:min(len(list), mostTold)]
+			list = list[:min(len(list), maxReported)]
 		}
 	}
 	return list

@@ -50,7 +50,7 @@ func TestSlices_FollowCiliumEndpoints(t *testing.T) {
 }
 
 // A new leader writes no slice that has its desired content. It deletes duplicates and orphans, and ignores slices of other programs.
-func TestSlices_AreTakenOverByANewLeader(t *testing.T) {
+func TestSlices_NewLeader_ReusesSlices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -138,8 +138,8 @@ func TestSlices_AreRepaired(t *testing.T) {
 		settled()
 		expect(t, server, "all are deleted", want)
 
-		former := only()
-		server.Get(kubeapi.CiliumEndpointSlices, "", former, &o)
+		sliceName := only()
+		server.Get(kubeapi.CiliumEndpointSlices, "", sliceName, &o)
 		o.Labels = nil
 		server.Put(&o)
 		settled()
@@ -208,7 +208,7 @@ func ofAll(t *testing.T, server *kubetest.Server, name string) *ciliumv2.CiliumE
 }
 
 // A moved pod with continuous changes is removed from its previous slice: agents prefer the slice that was written later.
-func TestSlices_OfAMovedPodThatGoesOnChanging(t *testing.T) {
+func TestSlices_MovedPodWithContinuousChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -229,7 +229,7 @@ func TestSlices_OfAMovedPodThatGoesOnChanging(t *testing.T) {
 
 // A moved pod is removed from its previous slice only when the new slice contains the current state: otherwise agents would take the old state for the current
 // one.
-func TestSlices_OfAMovedPodThatChanged(t *testing.T) {
+func TestSlices_MovedPodWithChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())

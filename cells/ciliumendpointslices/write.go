@@ -41,7 +41,7 @@ func (t *term) write(ctx context.Context) error {
 		}
 		var err error
 		if completes {
-			err = t.sayComplete(ctx)
+			err = t.createCompleteSlice(ctx)
 		} else {
 			err = t.do(ctx, op)
 		}
@@ -58,7 +58,7 @@ func (t *term) write(ctx context.Context) error {
 func (t *term) failed(op *operation, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f, again := &t.says, func() {}
+	f, again := &t.lastFailure, func() {}
 	if op != nil {
 		f, again = t.plan.failed(op.slice), func() { t.plan.mark(op.slice) }
 		if errors.Is(err, errDropped) {
@@ -88,7 +88,7 @@ func (t *term) next() (op *operation, completes bool, wait time.Duration) {
 		t.limiter.SetLimit(rate.Limit(l.Limit))
 		t.limiter.SetBurst(l.Burst)
 	}
-	mayComplete := !t.complete && !t.says.waits && !time.Now().Before(t.calm)
+	mayComplete := !t.complete && !t.lastFailure.waits && !time.Now().Before(t.calm)
 	completes = mayComplete && len(t.plan.unwritten) == 0
 	if missing := 1 - t.limiter.Tokens(); missing > 0 && (len(t.plan.queue)+len(t.plan.last) > 0 || completes) {
 		return nil, false, time.Duration(missing/float64(t.limiter.Limit())*float64(time.Second)) + time.Millisecond
@@ -148,7 +148,7 @@ func (t *term) do(ctx context.Context, op *operation) error {
 	case err != nil:
 		return err
 	case op.object != nil && (len(made.Endpoints) == 0 || made.Endpoints[0].Origin == nil):
-		return errors.Join(errDropped, t.sayIncomplete(ctx))
+		return errors.Join(errDropped, t.deleteCompleteSlice(ctx))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,8 +189,8 @@ func (t *term) refresh(ctx context.Context, op *operation) error {
 	return nil
 }
 
-// sayComplete creates CompleteSlice, so that agents read slices.
-func (t *term) sayComplete(ctx context.Context) error {
+// createCompleteSlice creates CompleteSlice, so that agents read slices.
+func (t *term) createCompleteSlice(ctx context.Context) error {
 	o := &ciliumv2.CiliumEndpointSlice{Endpoints: []ciliumv2.SlicedEndpoint{}}
 	o.Name = ciliumv2.CompleteSlice
 	describe(o)
@@ -198,7 +198,7 @@ func (t *term) sayComplete(ctx context.Context) error {
 	if apierrors.IsAlreadyExists(err) {
 		err = t.Client.Get(ctx, kubeapi.CiliumEndpointSlices, "", o.Name, o)
 		if err == nil && !isOurs(o) { // agents ignore it; the next attempt creates another one
-			return t.sayIncomplete(ctx)
+			return t.deleteCompleteSlice(ctx)
 		}
 	}
 	if err != nil {
@@ -207,12 +207,12 @@ func (t *term) sayComplete(ctx context.Context) error {
 	t.Log.Info("CiliumEndpointSlices are complete")
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.complete, t.says = true, failure{}
+	t.complete, t.lastFailure = true, failure{}
 	return nil
 }
 
-// sayIncomplete deletes CompleteSlice, so that agents read CiliumEndpoints.
-func (p params) sayIncomplete(ctx context.Context) error {
+// deleteCompleteSlice deletes CompleteSlice, so that agents read CiliumEndpoints.
+func (p params) deleteCompleteSlice(ctx context.Context) error {
 	err := p.Client.Delete(ctx, kubeapi.CiliumEndpointSlices, "", ciliumv2.CompleteSlice, nil)
 	if apierrors.IsNotFound(err) {
 		return nil

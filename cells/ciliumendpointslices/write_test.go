@@ -19,7 +19,7 @@ import (
 )
 
 // The cluster role reports late writes, also before CompleteSlice exists.
-func TestSlices_ThatWaitLongAreReported(t *testing.T) {
+func TestSlices_LateWrites_AreReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -49,7 +49,7 @@ func TestSlices_ThatWaitLongAreReported(t *testing.T) {
 }
 
 // A slice that the API server rejects does not delay other slices, does not cause new lists, and is retried.
-func TestSlices_ThatAreRefused(t *testing.T) {
+func TestSlices_RejectedSlice_DelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -65,18 +65,18 @@ func TestSlices_ThatAreRefused(t *testing.T) {
 			}
 			return n
 		}
-		var refused string
+		var rejected string
 		pods, _ := held(server)
 		for name := range pods {
 			if pods[name][0] == "a/w1=1" {
-				refused = name
+				rejected = name
 			}
 		}
 		var mu sync.Mutex // guards the following variables
 		var tries []time.Time
 		before, code := lists(), http.StatusUnprocessableEntity
 		server.Fault(func(q *http.Request) (int, string) {
-			if q.Method != http.MethodPut || !strings.HasSuffix(q.URL.Path, refused) {
+			if q.Method != http.MethodPut || !strings.HasSuffix(q.URL.Path, rejected) {
 				return 0, ""
 			}
 			mu.Lock()
@@ -89,7 +89,7 @@ func TestSlices_ThatAreRefused(t *testing.T) {
 			server.Put(endpoint("b", "w1", 100+n))
 			time.Sleep(time.Second)
 		}
-		reports(t, r, cell.StatusDegraded, "[12] slices to be written, 1 of them after a failure.*"+refused)
+		reports(t, r, cell.StatusDegraded, "[12] slices to be written, 1 of them after a failure.*"+rejected)
 		mu.Lock()
 		code = http.StatusInternalServerError
 		mu.Unlock()
@@ -111,7 +111,7 @@ func TestSlices_ThatAreRefused(t *testing.T) {
 }
 
 // Continuous changes of the pods of one node do not delay changes of other nodes, and the report names the node.
-func TestSlices_OfANodeWithManyChanges(t *testing.T) {
+func TestSlices_ManyChangesOfOneNode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -152,7 +152,7 @@ func TestSlices_OfANodeWithManyChanges(t *testing.T) {
 }
 
 // A slice that another leader has filled is not deleted, although it was empty in the last known state.
-func TestSlices_ThatAnotherLeaderFills(t *testing.T) {
+func TestSlices_FilledByOtherLeader_AreKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -184,7 +184,7 @@ func TestSlices_ThatAnotherLeaderFills(t *testing.T) {
 }
 
 // A report is made at most once per second and names at most three objects, also with fast changes and many malformed CiliumEndpoints.
-func TestSlices_AreReportedNowAndThen(t *testing.T) {
+func TestSlices_ReportsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())

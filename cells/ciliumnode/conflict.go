@@ -33,7 +33,7 @@ func (c *conflict) observe(m machine, live *ciliumv2.CiliumNode, now time.Time) 
 		return false
 	}
 	c.settle(now)
-	if m.wrote(live) {
+	if m.isLastWriter(live) {
 		c.hold(now)
 		return false
 	}

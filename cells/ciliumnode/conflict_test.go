@@ -57,7 +57,7 @@ func TestConflict_TwoMachinesWithOneName(t *testing.T) {
 			}
 			return errs
 		}
-		told := func(when string, errs [2]error) {
+		wantConflict := func(when string, errs [2]error) {
 			t.Helper()
 			for i, other := range []string{"host beta (192.0.2.2)", "host alpha (192.0.2.1)"} {
 				if errs[i] == nil || !strings.Contains(errs[i].Error(), other) || !strings.Contains(errs[i].Error(), "--node-name") {
@@ -65,9 +65,9 @@ func TestConflict_TwoMachinesWithOneName(t *testing.T) {
 				}
 			}
 		}
-		told("after two minutes", both(2*yieldFor))
+		wantConflict("after two minutes", both(2*yieldFor))
 		before := writes.Load()
-		told("after an hour", both(time.Hour))
+		wantConflict("after an hour", both(time.Hour))
 		if n, most := writes.Load()-before, int64(2*time.Hour/yieldFor); n > most {
 			t.Errorf("%d writes in an hour, want at most %d", n, most)
 		}
@@ -87,8 +87,8 @@ func TestConflict_TwoMachinesWithOneName(t *testing.T) {
 	})
 }
 
-// TestConflict_AddressesThatAreKnownLater has an agent on another machine that writes before it knows its addresses.
-func TestConflict_AddressesThatAreKnownLater(t *testing.T) {
+// TestConflict_AddressesKnownLater has an agent on another machine that writes before it knows its addresses.
+func TestConflict_AddressesKnownLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := kubetest.New(t, kubetest.InMemory())
@@ -111,8 +111,8 @@ func TestConflict_AddressesThatAreKnownLater(t *testing.T) {
 	})
 }
 
-// TestConflict_OrdinaryEventsAreNone checks that after each event, and three hours later, the object has the desired state of the running agent.
-func TestConflict_OrdinaryEventsAreNone(t *testing.T) {
+// TestConflict_OrdinaryEvents_NoConflict checks that after each event, and three hours later, the object has the desired state of the running agent.
+func TestConflict_OrdinaryEvents_NoConflict(t *testing.T) {
 	t.Parallel()
 	old := func(n *ciliumv2.CiliumNode) { // as an agent version without the annotation writes it
 		delete(n.Annotations, machineAnnotation)
@@ -127,7 +127,7 @@ func TestConflict_OrdinaryEventsAreNone(t *testing.T) {
 			a.want.machine = a.machine
 			return a
 		},
-		"the machine is replaced, and the old one lives a little longer": func(t *testing.T, s *kubetest.Server, _ func(func(*ciliumv2.CiliumNode)), a *writer) *writer {
+		"the machine is replaced while the old one still runs": func(t *testing.T, s *kubetest.Server, _ func(func(*ciliumv2.CiliumNode)), a *writer) *writer {
 			next := newWriter(s.Client(t), "beta", "192.0.2.2")
 			next.want.node = &k8s.Node{Name: "one", UID: "next"}
 			for _, w := range []*writer{next, a, next} {

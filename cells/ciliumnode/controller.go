@@ -77,7 +77,7 @@ func (c *controller) write(ctx context.Context, want wanted, update *nodeupdates
 		update.Message = "another program to create it (--auto-create-cilium-node-resource=false)"
 		return nil
 	case apierrors.IsNotFound(err):
-		return c.wrote(c.Client.Create(ctx, kubeapi.CiliumNodes, "", want.object(), nil))
+		return c.recordWrite(c.Client.Create(ctx, kubeapi.CiliumNodes, "", want.object(), nil))
 	case err != nil:
 		return err
 	case c.conflict.observe(c.machine, live, time.Now()):
@@ -98,11 +98,11 @@ func (c *controller) write(ctx context.Context, want wanted, update *nodeupdates
 	if err != nil {
 		return fmt.Errorf("encode the patch of CiliumNode %s: %w", live.Name, err)
 	}
-	return c.wrote(c.Client.Patch(ctx, kubeapi.CiliumNodes, "", live.Name, types.MergePatchType, patch, nil))
+	return c.recordWrite(c.Client.Patch(ctx, kubeapi.CiliumNodes, "", live.Name, types.MergePatchType, patch, nil))
 }
 
-// wrote records the result of a write, and returns its error or the conflict with another agent.
-func (c *controller) wrote(err error) error {
+// recordWrite records the result of a write, and returns its error or the conflict with another agent.
+func (c *controller) recordWrite(err error) error {
 	if err != nil {
 		return err
 	}

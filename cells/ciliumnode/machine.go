@@ -78,8 +78,8 @@ func idOf(annotation string) string {
 	return id
 }
 
-// wrote reports whether an agent on this machine was the last writer of a CiliumNode.
-func (m machine) wrote(n *ciliumv2.CiliumNode) bool {
+// isLastWriter reports whether an agent on this machine was the last writer of a CiliumNode.
+func (m machine) isLastWriter(n *ciliumv2.CiliumNode) bool {
 	return idOf(n.Annotations[machineAnnotation]) == m.id && n.Spec.BootID == m.bootID
 }
 

@@ -25,9 +25,9 @@ func complete() wanted {
 			Router: netip.MustParseAddr("10.1.0.1"), Health: netip.MustParseAddr("10.1.0.2")}}}
 }
 
-// TestWrite_ConflictsAreSeen lets the cluster role write CIDRs between the agent's read and write: the server rejects the write, and the retry keeps
+// TestWrite_Conflict_RetriesAndKeepsCIDRs lets the cluster role write CIDRs between the agent's read and write: the server rejects the write, and the retry keeps
 // the CIDRs.
-func TestWrite_ConflictsAreSeen(t *testing.T) {
+func TestWrite_Conflict_RetriesAndKeepsCIDRs(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	object := func(cidrs ...string) *ciliumv2.CiliumNode {
@@ -55,8 +55,8 @@ func TestWrite_ConflictsAreSeen(t *testing.T) {
 	}
 }
 
-// TestChanges_OfWhatWasMadeAreNone checks that a new object needs no patch, with and without written CIDRs and known addresses.
-func TestChanges_OfWhatWasMadeAreNone(t *testing.T) {
+// TestChanges_NewObject_NeedsNoPatch checks that a new object needs no patch, with and without written CIDRs and known addresses.
+func TestChanges_NewObject_NeedsNoPatch(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []bool{false, true} {
 		for _, known := range []bool{false, true} {
@@ -96,12 +96,12 @@ func TestOwners(t *testing.T) {
 	other.Kind, other.APIVersion = "Lease", "coordination.k8s.io/v1"
 	older.UID = "before"
 	for name, test := range map[string]struct{ have, want []metav1.OwnerReference }{
-		"none":              {nil, []metav1.OwnerReference{ours}},
-		"ours":              {[]metav1.OwnerReference{ours}, []metav1.OwnerReference{ours}},
-		"with a flag":       {[]metav1.OwnerReference{flagged}, []metav1.OwnerReference{flagged}},
-		"another's as well": {[]metav1.OwnerReference{other, ours}, []metav1.OwnerReference{other, ours}},
-		"of an older Node":  {[]metav1.OwnerReference{older, other}, []metav1.OwnerReference{other, ours}},
-		"doubled":           {[]metav1.OwnerReference{ours, ours}, []metav1.OwnerReference{ours}},
+		"none":                  {nil, []metav1.OwnerReference{ours}},
+		"ours":                  {[]metav1.OwnerReference{ours}, []metav1.OwnerReference{ours}},
+		"with a flag":           {[]metav1.OwnerReference{flagged}, []metav1.OwnerReference{flagged}},
+		"also of another owner": {[]metav1.OwnerReference{other, ours}, []metav1.OwnerReference{other, ours}},
+		"of an older Node":      {[]metav1.OwnerReference{older, other}, []metav1.OwnerReference{other, ours}},
+		"doubled":               {[]metav1.OwnerReference{ours, ours}, []metav1.OwnerReference{ours}},
 	} {
 		if got := w.owners(test.have); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)

@@ -111,13 +111,15 @@ type inputs struct {
 
 func newHandler(in inputs) handler {
 	mux := http.NewServeMux()
-	ready := func(w http.ResponseWriter, _ *http.Request) { say(w, judge(in.DB.ReadTxn(), in.Leaders, in.Modules)) }
+	ready := func(w http.ResponseWriter, _ *http.Request) {
+		writeLine(w, readinessLine(in.DB.ReadTxn(), in.Leaders, in.Modules))
+	}
 	live := func(w http.ResponseWriter, r *http.Request) {
-		if wedge, live := in.Monitor.Live(r.Context()); !live {
-			say(w, "Failure - "+version.String()+": "+wedge)
+		if stall, live := in.Monitor.Live(r.Context()); !live {
+			writeLine(w, "Failure - "+version.String()+": "+stall)
 			return
 		}
-		say(w, "Ok - "+version.String())
+		writeLine(w, "Ok - "+version.String())
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{in})
@@ -128,8 +130,8 @@ func newHandler(in inputs) handler {
 	return handler{mux}
 }
 
-// judge returns the line for /readyz. It begins with Failure when this replica could not become the leader.
-func judge(txn statedb.ReadTxn, leaders statedb.Table[leadership.Leadership], modules statedb.Table[health.Status]) string {
+// readinessLine returns the line for /readyz. It begins with Failure when this replica could not become the leader.
+func readinessLine(txn statedb.ReadTxn, leaders statedb.Table[leadership.Leadership], modules statedb.Table[health.Status]) string {
 	line := "Failure - " + version.String() + ": the Lease has not been read yet"
 	for l := range leaders.All(txn) {
 		switch {
@@ -151,7 +153,7 @@ func judge(txn statedb.ReadTxn, leaders statedb.Table[leadership.Leadership], mo
 	return line
 }
 
-func say(w http.ResponseWriter, line string) {
+func writeLine(w http.ResponseWriter, line string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set(replicaHeader, replicaRole)

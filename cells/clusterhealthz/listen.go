@@ -19,8 +19,8 @@ const (
 	replicaHeader = "Waggle-Role"
 	replicaRole   = "cluster"
 
-	askTimeout = 2 * time.Second // timeout of the request that identifies the owner of the port
-	tryAgain   = time.Second     // interval between two attempts to listen
+	identifyTimeout = 2 * time.Second // timeout of the request that identifies the owner of the port
+	tryAgain        = time.Second     // interval between two attempts to listen
 	// mostHangs is the number of consecutive attempts at which a replica without the port may hang before it ends. kubelet's probes reach only the
 	// replica with the port.
 	mostHangs = 30
@@ -32,7 +32,7 @@ type port struct {
 	address  string
 	listener net.Listener  // nil while another replica has the port
 	pause    time.Duration // interval between two attempts to listen
-	live     func(context.Context) (wedge string, live bool)
+	live     func(context.Context) (stall string, live bool)
 }
 
 // open listens on the port. It fails if another program than a replica has the port.
@@ -46,7 +46,7 @@ func (p *port) open(ctx context.Context) (err error) {
 
 // isReplica reports whether a replica of the cluster role answers at an address.
 func isReplica(ctx context.Context, address string) bool {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/livez", nil)
 	if err != nil {
@@ -69,12 +69,12 @@ func (p *port) wait(ctx context.Context, health cell.Health) error {
 		if err := heartbeat.Sleep(ctx, p.pause); err != nil {
 			return nil // ctx has ended
 		}
-		wedge, live := p.live(ctx)
+		stall, live := p.live(ctx)
 		if hangs++; live {
 			hangs = 0
 		}
 		if hangs == mostHangs {
-			return errors.New(wedge)
+			return errors.New(stall)
 		}
 		l, err := net.Listen("tcp", p.address)
 		switch {

@@ -19,7 +19,7 @@ import (
 func lives(context.Context) (string, bool) { return "", true }
 
 // The second replica on a node waits for the port while the first one answers for both, and listens when the first one ends.
-func TestPort_OfAnotherReplica_IsWaitedFor(t *testing.T) {
+func TestPort_UsedByOtherReplica_Waits(t *testing.T) {
 	t.Parallel()
 	first := httptest.NewServer(newHandler(inputs{DB: statedb.New(), Monitor: heartbeat.NewMonitor()}))
 	defer first.Close()
@@ -42,7 +42,7 @@ func TestPort_OfAnotherReplica_IsWaitedFor(t *testing.T) {
 }
 
 // A port of another program is an error that names the flag.
-func TestPort_OfAnotherProgram_EndsTheStart(t *testing.T) {
+func TestPort_UsedByOtherProgram_Fails(t *testing.T) {
 	t.Parallel()
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
@@ -52,7 +52,7 @@ func TestPort_OfAnotherProgram_EndsTheStart(t *testing.T) {
 }
 
 // No probe reaches a replica without the port, so it ends by itself when it hangs.
-func TestPort_ReplicaWithoutItThatHangs_Ends(t *testing.T) {
+func TestPort_StalledReplicaWithoutPort_Exits(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

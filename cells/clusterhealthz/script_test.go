@@ -42,7 +42,7 @@ func probes(h handler) upstream.ScriptCmdsOut {
 		})})
 }
 
-func TestCell_Refuses(t *testing.T) {
+func TestCell_RejectsInvalidAddress(t *testing.T) {
 	h, err := hive.Build(celltest.Infrastructure(), tables, Cell)
 	if err != nil {
 		t.Fatal(err)

@@ -37,12 +37,12 @@ func plan(families []family, nodes []ciliumv2.CiliumNode) (rows []podcidrpool.CI
 		rows = append(rows, podcidrpool.CIDR{Node: nodes[i].Name, Family: "unknown",
 			CIDR: strings.Join(nodes[i].Spec.IPAM.PodCIDRs, ","), State: podcidrpool.Invalid, Reason: reason})
 	}
-	lacking := map[int]*assignment{}
+	assignments := map[int]*assignment{}
 	for _, f := range families {
-		rows = append(rows, f.plan(nodes, holdings, broken, lacking)...)
+		rows = append(rows, f.plan(nodes, holdings, broken, assignments)...)
 	}
 	for i := range nodes {
-		if a := lacking[i]; a != nil {
+		if a := assignments[i]; a != nil {
 			give = append(give, *a)
 		}
 	}
@@ -92,7 +92,7 @@ func noted(nodes ...ciliumv2.CiliumNode) (all []netip.Prefix) {
 }
 
 // plan checks the CIDRs of nodes of one family, and adds the new assignments to lacking.
-func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]string, lacking map[int]*assignment) []podcidrpool.CIDR {
+func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]string, assignments map[int]*assignment) []podcidrpool.CIDR {
 	var own []holding
 	var taken []netip.Prefix
 	for _, h := range all {
@@ -100,7 +100,7 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 			own, taken = append(own, h), append(taken, h.prefix)
 		}
 	}
-	rows := f.judge(nodes, own, cidrpool.Overlaps(taken))
+	rows := f.evaluate(nodes, own, cidrpool.Overlaps(taken))
 	next, stop := iter.Pull(f.pool.Free(slices.Concat(taken, addresses(nodes), noted(nodes...))))
 	defer stop()
 	at := 0
@@ -125,18 +125,18 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 			continue
 		}
 		row.CIDR, row.State = subnet.String(), podcidrpool.Pending
-		a := lacking[i]
+		a := assignments[i]
 		if a == nil {
 			a = &assignment{node: &nodes[i], cidrs: slices.Clone(nodes[i].Spec.IPAM.PodCIDRs)}
-			lacking[i] = a
+			assignments[i] = a
 		}
 		a.cidrs, a.rows = append(a.cidrs, row.CIDR), append(a.rows, row)
 	}
 	return rows
 }
 
-// judge returns one row for each node that has CIDRs.
-func (f family) judge(nodes []ciliumv2.CiliumNode, own []holding, overlaps map[int]int) (rows []podcidrpool.CIDR) {
+// evaluate returns one row for each node that has CIDRs.
+func (f family) evaluate(nodes []ciliumv2.CiliumNode, own []holding, overlaps map[int]int) (rows []podcidrpool.CIDR) {
 	for i, h := range own {
 		row := podcidrpool.CIDR{Node: nodes[h.node].Name, Family: f.name, CIDR: h.prefix.String(), State: podcidrpool.Given}
 		with, overlapping := overlaps[i]

@@ -45,7 +45,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-func TestPlan_KeepsClearOfNodeAddresses(t *testing.T) {
+func TestPlan_AvoidsNodeAddresses(t *testing.T) {
 	set, err := newSettings(Config{EnableIPv4: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestPlan_KeepsClearOfNodeAddresses(t *testing.T) {
 }
 
 // A node whose CIDR has changed has pods in the former one. No other node gets the former CIDR.
-func TestPlan_KeepsClearOfFormerRanges(t *testing.T) {
+func TestPlan_AvoidsPreviousRanges(t *testing.T) {
 	t.Parallel()
 	set, err := newSettings(Config{EnableIPv4: true, EnableIPv6: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24,
 		IPv6CIDR: []string{"fd00::/104"}, IPv6Size: 120})
@@ -77,7 +77,7 @@ func TestPlan_KeepsClearOfFormerRanges(t *testing.T) {
 }
 
 // An agent lists each CIDR that its node gets, and removes it from the CiliumNode.
-func TestPlan_NodeThatNotesTooManyCIDRsGetsNoMore(t *testing.T) {
+func TestPlan_NodeWithTooManyCIDRs_GetsNoMore(t *testing.T) {
 	t.Parallel()
 	set, err := newSettings(Config{EnableIPv4: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24})
 	if err != nil {
@@ -175,7 +175,7 @@ func check(t *testing.T, s *kubetest.Server, n int) (complete int) {
 	return complete
 }
 
-func TestAllocator_GivesAndTakesBack(t *testing.T) {
+func TestAllocator_AssignsAndReleases(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	c := DefaultConfig
@@ -211,8 +211,8 @@ func TestAllocator_GivesAndTakesBack(t *testing.T) {
 	s.Await(t, "d has the CIDR of b", has("d", "10.1.1.0/24"))
 }
 
-// TestAllocator_KeepsWhatItsNodeWrites: the allocator assigns the CIDR although the node changes its object all the time.
-func TestAllocator_KeepsWhatItsNodeWrites(t *testing.T) {
+// TestAllocator_KeepsConcurrentNodeWrites: the allocator assigns the CIDR although the node changes its object all the time.
+func TestAllocator_KeepsConcurrentNodeWrites(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	s.Put(ciliumNode("a"))
@@ -291,7 +291,7 @@ func TestAllocator_RandomChurn(t *testing.T) {
 	}
 }
 
-func TestNewSettings_Refuses(t *testing.T) {
+func TestNewSettings_Rejects(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){
 		"--cluster-pool-ipv4-cidr with --cluster-pool-ipv4-mask-size=24: \"fd00::/8\"": func(c *Config) { c.IPv4CIDR = []string{"fd00::/8"} },

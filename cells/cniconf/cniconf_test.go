@@ -10,7 +10,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-func TestNewOptions_RefusesByFlag(t *testing.T) {
+func TestNewOptions_InvalidFlag_IsNamed(t *testing.T) {
 	t.Parallel()
 	for flag, change := range map[string]func(*Config){
 		"write-cni-conf-when-ready": func(c *Config) { c.WriteCNIConfWhenReady = "net.d/05.conflist" },
@@ -57,15 +57,15 @@ func TestContents_AreReadByLibcni(t *testing.T) {
 func TestEnsure_LeavesAnEqualFileAndReplacesALeftover(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a", "05.conflist")
-	if wrote, err := ensure(path, []byte("one")); err != nil || !wrote {
-		t.Fatalf("first write: %v, %v", wrote, err)
+	if written, err := ensure(path, []byte("one")); err != nil || !written {
+		t.Fatalf("first write: %v, %v", written, err)
 	}
 	before, _ := os.Stat(path)
 	if before.Mode().Perm() != 0o644 {
 		t.Errorf("mode %v", before.Mode())
 	}
-	if wrote, err := ensure(path, []byte("one")); err != nil || wrote {
-		t.Errorf("an equal file was written again: %v, %v", wrote, err)
+	if written, err := ensure(path, []byte("one")); err != nil || written {
+		t.Errorf("an equal file was written again: %v, %v", written, err)
 	}
 	if err := os.WriteFile(path+temporary, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
@@ -73,8 +73,8 @@ func TestEnsure_LeavesAnEqualFileAndReplacesALeftover(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(filepath.Dir(path), temporary, "left"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if wrote, err := ensure(path, []byte("two")); err != nil || !wrote {
-		t.Errorf("change: %v, %v", wrote, err)
+	if written, err := ensure(path, []byte("two")); err != nil || !written {
+		t.Errorf("change: %v, %v", written, err)
 	}
 	got, _ := os.ReadFile(path)
 	after, _ := os.Stat(path)
@@ -86,7 +86,7 @@ func TestEnsure_LeavesAnEqualFileAndReplacesALeftover(t *testing.T) {
 	}
 }
 
-func TestPutAside_TouchesOnlyConfigurations(t *testing.T) {
+func TestRenameOthers_OnlyConfigurations(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"05.conflist", "10-a.conf", "11-b.json", "12-c.conflist", "notes", "13.conf.waggle_bak"} {
@@ -94,17 +94,17 @@ func TestPutAside_TouchesOnlyConfigurations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	renamed, err := putAside(filepath.Join(dir, "05.conflist"))
+	renamed, err := renameOthers(filepath.Join(dir, "05.conflist"))
 	if err != nil || strings.Join(renamed, " ") != "10-a.conf 11-b.json 12-c.conflist" {
 		t.Errorf("renamed %v, %v", renamed, err)
 	}
-	if again, err := putAside(filepath.Join(dir, "05.conflist")); err != nil || len(again) != 0 {
+	if again, err := renameOthers(filepath.Join(dir, "05.conflist")); err != nil || len(again) != 0 {
 		t.Errorf("the second time: %v, %v", again, err)
 	}
 }
 
 // containerd reads the directory again at each event except "created" and "attributes", and keeps the result of its last reading.
-func TestEnsure_IsCompleteAtEachEventThatRuntimesGoBy(t *testing.T) {
+func TestEnsure_FileCompleteAtEachRuntimeEvent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "05.conflist")

@@ -62,7 +62,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
 		changed := c.Readiness.Watch(txn)
-		verdict := readiness.Judge(txn, c.Readiness)
+		verdict := readiness.Evaluate(txn, c.Readiness)
 		if verdict.Ready() {
 			return c.keep(ctx, health)
 		}
@@ -90,7 +90,7 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 		heartbeat.Busy(ctx)
 		next := verify
 		state, err := c.once(watcher)
-		if err := c.tell(health, state, err); err != nil {
+		if err := c.publish(health, state, err); err != nil {
 			return err
 		}
 		if state == cniconfig.Failed {
@@ -114,31 +114,31 @@ func (c *controller) once(watcher *fsnotify.Watcher) (cniconfig.State, error) {
 		return cniconfig.Failed, err
 	}
 	_ = watcher.Add(filepath.Dir(path)) // fails if the first write has not created the directory yet
-	wrote, err := ensure(path, wanted)
-	if wrote {
+	written, err := ensure(path, wanted)
+	if written {
 		c.Log.Info("Wrote the CNI configuration", "path", path)
 	}
 	if err == nil && c.Options.CNIExclusive {
 		var renamed []string
-		if renamed, err = putAside(path); len(renamed) > 0 {
+		if renamed, err = renameOthers(path); len(renamed) > 0 {
 			c.Log.Info("Renamed other CNI configurations", "names", renamed, "suffix", backup)
 		}
 	}
 	if err := errors.Join(err, watcher.Add(filepath.Dir(path))); err != nil {
 		return cniconfig.Failed, err
 	}
-	switch before, err := comesFirst(path); {
+	switch before, err := listPreceding(path); {
 	case err != nil:
 		return cniconfig.Failed, err
 	case len(before) > 0:
-		return cniconfig.Shadowed, fmt.Errorf("runtimes use %s, which comes before %s by name, so this agent does not attach new pods: "+
+		return cniconfig.Shadowed, fmt.Errorf("runtimes use %s, which sorts before %s by name, so this agent does not attach new pods: "+
 			"remove it, or set --cni-exclusive", strings.Join(before, ", "), path)
 	}
 	return cniconfig.Written, nil
 }
 
-// tell publishes the state of the file as health and in the table.
-func (c *controller) tell(health cell.Health, state cniconfig.State, err error) error {
+// publish publishes the state of the file as health and in the table.
+func (c *controller) publish(health cell.Health, state cniconfig.State, err error) error {
 	if err == nil {
 		health.OK("the CNI configuration is written")
 		return c.report(state, "")

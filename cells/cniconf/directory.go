@@ -14,12 +14,12 @@ import (
 
 const (
 	fileMode  = 0o644
-	backup    = cniconfig.AsideSuffix
+	backup    = cniconfig.BackupSuffix
 	temporary = cniconfig.TemporarySuffix
 )
 
 // ensure writes the contents unless the file has them, and reports whether it wrote. The write is atomic.
-func ensure(path string, contents []byte) (wrote bool, err error) {
+func ensure(path string, contents []byte) (written bool, err error) {
 	have, err := readFile(path)
 	if err == nil && bytes.Equal(have, contents) {
 		return false, nil
@@ -64,9 +64,9 @@ func replace(path string, contents []byte) (err error) {
 	return os.Rename(appears, path)
 }
 
-// comesFirst returns the configurations whose names sort before the file. Runtimes use the first configuration, or none if they cannot read that one,
+// listPreceding returns the configurations whose names sort before the file. Runtimes use the first configuration, or none if they cannot read that one,
 // and do not call the agent's plugin then.
-func comesFirst(path string) (names []string, err error) {
+func listPreceding(path string) (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Dir(path)) // same order as in runtimes
 	if err != nil {
 		return nil, fmt.Errorf("list the CNI configurations: %w", err)
@@ -79,8 +79,8 @@ func comesFirst(path string) (names []string, err error) {
 	return names, nil
 }
 
-// putAside renames all other configurations in the directory of path, so that runtimes do not use them.
-func putAside(path string) (renamed []string, err error) {
+// renameOthers renames all other configurations in the directory of path, so that runtimes do not use them.
+func renameOthers(path string) (renamed []string, err error) {
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {

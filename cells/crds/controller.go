@@ -44,7 +44,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		_, changed := c.Servers.AllWatch(txn)
 		watch.Add(changed)
 		next := often
-		if apiservers.Away(txn, c.Servers) {
+		if apiservers.AllUnreachable(txn, c.Servers) {
 			health.Degraded("the definitions of custom resources are unknown", errors.New("no API server responds"))
 		} else {
 			rows, err := c.ask(ctx, txn)

@@ -10,7 +10,7 @@ import (
 )
 
 // An entry that a program renews at any step of its deletion stays: the client keeps its new backend.
-func TestPrivilegedDeleteAffinity_KeepsWhatIsRenewed(t *testing.T) {
+func TestPrivilegedDeleteAffinity_KeepsRenewedEntry(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t)
 	k, m := newNatKernel(maps), maps[bpf.MapAffinity]

@@ -11,8 +11,8 @@ import (
 
 // Cell deletes expired and orphaned flows from the conntrack, NAT and affinity maps.
 var Cell = cell.Module("ct-gc", "Garbage collection of flows",
-	cell.ProvidePrivate(newKernel, newNatKernel),          // the maps and the clock; tests replace them with a fake
-	cell.ProvidePrivate(func() grace { return awayTime }), // tests use a shorter time
+	cell.ProvidePrivate(newKernel, newNatKernel),              // the maps and the clock; tests replace them with a fake
+	cell.ProvidePrivate(func() grace { return addressGrace }), // tests use a shorter time
 	implementation,
 )
 

@@ -49,8 +49,8 @@ func register(jobs job.Group, c *collector) {
 	heartbeat.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "collect-lost-addresses", c.followNode, minRetry, maxRetry)
-	heartbeat.AddRetried(jobs, "collect-kept-addresses", c.followKept, minRetry, maxRetry)
-	heartbeat.AddRetried(jobs, "hear-signals", c.hear, minRetry, maxRetry)
+	heartbeat.AddRetried(jobs, "collect-kept-addresses", c.followExclusions, minRetry, maxRetry)
+	heartbeat.AddRetried(jobs, "hear-signals", c.receiveSignals, minRetry, maxRetry)
 }
 
 // run makes a pass at once, and again at each request and interval.

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-func TestPace_FollowsWhatIsFound(t *testing.T) {
+func TestPace_FollowsDeletedFraction(t *testing.T) {
 	t.Parallel()
 	const first = firstInterval
 	for name, tc := range map[string]struct {
@@ -53,7 +53,7 @@ func TestPace_FollowsWhatIsFound(t *testing.T) {
 	}
 }
 
-func TestConfig_RefusesWhatIsTooShort(t *testing.T) {
+func TestConfig_RejectsShortIntervals(t *testing.T) {
 	t.Parallel()
 	for _, c := range []Config{{Interval: time.Second, MaxInterval: maxInterval}, {MaxInterval: time.Second}, {Interval: -time.Minute, MaxInterval: maxInterval}} {
 		if c.check() == nil {
@@ -100,18 +100,18 @@ func TestSpace_SignalsOvertakeRemovals(t *testing.T) {
 }
 
 // The flows without an endpoint have their own quota, three times the quota of an endpoint here, and so has the node.
-func TestShareOf_ThoseOfNoEndpoint(t *testing.T) {
+func TestShareOf_FlowsWithoutEndpoint(t *testing.T) {
 	t.Parallel()
 	c := &access{percent: 25}
 	counts := natCounts{flows: []bpf.NatCount{{Ipv4: 6, Ipv6: 1}, {Ipv4: 2, Ipv6: 1}}, totals: []bpf.NatCount{bpf.NatBeyond: {}, bpf.NatOfNode: {Ipv4: 3}}}
-	refused := map[uint16]uint64{0: 4, 1: 3}
+	rejected := map[uint16]uint64{0: 4, 1: 3}
 	for row, want := range map[natTalker]natTalker{
 		{Flows: 9}:              {Flows: 9, Counted: 7, Percent: 50, Refused: 4},
 		{Endpoint: 1, Flows: 3}: {Endpoint: 1, Flows: 3, Counted: 3, Percent: 50, Refused: 3},
 		{Node: true, Flows: 3}:  {Node: true, Flows: 3, Counted: 3, Percent: 25},
 		{Target: "x", Flows: 3}: {Target: "x", Flows: 3},
 	} {
-		if c.shareOf(&row, counts, [2]uint32{32, 16}, refused); row != want {
+		if c.shareOf(&row, counts, [2]uint32{32, 16}, rejected); row != want {
 			t.Errorf("%+v, want %+v", row, want)
 		}
 	}

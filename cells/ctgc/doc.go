@@ -11,6 +11,6 @@
 // nat_flows and nat_totals, in which programs count the quotas. After a restart the first pass finds all flows that ended in the meantime.
 //
 // All jobs and commands have the same [access] to inputs, kernel and status; what they share beyond it has a lock. The state of the loop is in [collector], the
-// state of one pass in [pass]. Inputs are read as snapshots (locals.go, served.go, and the parts of nat.go, stranded.go and kept.go that read tables), a pass
+// state of one pass in [pass]. Inputs are read as snapshots (locals.go, served.go, and the parts of nat.go, stranded.go and exclusions.go that read tables), a pass
 // evaluates flows against them and deletes dead ones, and status.go writes the results.
 package ctgc

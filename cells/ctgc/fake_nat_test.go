@@ -143,7 +143,7 @@ func (f *fakeKernel) putPair(args []string) (string, error) {
 			single = true
 			continue
 		case "stands":
-			flow.Flags |= uint32(bpf.NatSenderStands)
+			flow.Flags |= uint32(bpf.NatSenderEstablished)
 			continue
 		}
 		v, err := strconv.ParseUint(text, 10, 32)
@@ -174,11 +174,11 @@ func (f *fakeKernel) putPair(args []string) (string, error) {
 	}
 	f.nat[flow.Key] = flow
 	if !single {
-		twin := flow
-		twin.Key, twin.Twin = flow.Twin, flow.Key
-		twin.Flags |= uint32(bpf.NatReply)
-		twin.Expires = f.now + uint32(left)
-		f.nat[twin.Key] = twin
+		reverse := flow
+		reverse.Key, reverse.Twin = flow.Twin, flow.Key
+		reverse.Flags |= uint32(bpf.NatReply)
+		reverse.Expires = f.now + uint32(left)
+		f.nat[reverse.Key] = reverse
 	}
 	return "", nil
 }
@@ -204,7 +204,7 @@ func (f *fakeKernel) keep(args []string) (string, error) {
 	return "", errors.Join(err1, err2, err3, err4)
 }
 
-func (f *fakeKernel) listKept() string {
+func (f *fakeKernel) listAffinity() string {
 	var lines []string
 	for key, entry := range f.kept {
 		addr := netip.AddrFrom4([4]byte(key.Client[:4]))

@@ -60,7 +60,7 @@ func cells(fake *fakeKernel) []cell.Cell {
 		),
 		cell.Module("ct-gc", "Under test",
 			cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} },
-				func() grace { return awayTime }), implementation),
+				func() grace { return addressGrace }), implementation),
 	}
 }
 
@@ -200,7 +200,7 @@ func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 		"kernel/pair":     simple("Put a translated flow: protocol place from to new-from new-to twin's-place, then name=value for fields", f.putPair),
 		"kernel/pairs":    simple("List the entries of translated flows", func([]string) (string, error) { return f.listPairs(), nil }),
 		"kernel/keep":     simple("Let a client keep a backend: address service backend ticks-ago", f.keep),
-		"kernel/affinity": simple("List the clients that keep a backend", func([]string) (string, error) { return f.listKept(), nil }),
+		"kernel/affinity": simple("List the clients that keep a backend", func([]string) (string, error) { return f.listAffinity(), nil }),
 		"kernel/count": simple("Set what programs count for an endpoint", func(args []string) (string, error) {
 			id, err1 := strconv.Atoi(args[0])
 			n, err2 := strconv.ParseUint(args[1], 10, 32)
@@ -248,7 +248,7 @@ func (f *fakeKernel) put(args []string) (string, error) {
 		return "", fmt.Errorf("%q: %w", args, errors.Join(err, errors.New("is no flow")))
 	}
 	entry := bpf.CtEntry{Check: 1, Created: f.now, Expires: f.now + 100}
-	flow := bpf.CtFlow{Opener: from, Target: to, Protocol: protocol}
+	flow := bpf.CtFlow{Initiator: from, Responder: to, Protocol: protocol}
 	for _, field := range args[4:] {
 		name, text, _ := strings.Cut(field, "=")
 		v, err := strconv.ParseUint(text, 10, 32)
@@ -269,7 +269,7 @@ func (f *fakeKernel) put(args []string) (string, error) {
 		case "replied":
 			entry.Flags |= bpf.CtReplied
 		case "reset":
-			entry.Flags |= bpf.CtTargetReset
+			entry.Flags |= bpf.CtResponderReset
 		case "packets":
 			entry.Packets, entry.Bytes = v, v*100
 		case "type":
@@ -280,10 +280,10 @@ func (f *fakeKernel) put(args []string) (string, error) {
 	}
 	key, second := ctmap.KeyOf(flow)
 	if second {
-		entry.Flags |= bpf.CtOpenerSecond
+		entry.Flags |= bpf.CtInitiatorSecond
 	}
 	if strings.Contains(args[0], "est") {
-		entry.Flags |= bpf.CtStands
+		entry.Flags |= bpf.CtEstablished
 	}
 	f.flows[args[0]][key] = entry
 	return "", nil
@@ -324,7 +324,7 @@ func (f *fakeKernel) list() string {
 	for name, flows := range f.flows {
 		for key, entry := range flows {
 			t := (&ctmap.Flow{Key: key, Entry: entry}).Tuple()
-			lines = append(lines, fmt.Sprintf("%s %s %s\n", name, t.Opener, t.Target))
+			lines = append(lines, fmt.Sprintf("%s %s %s\n", name, t.Initiator, t.Responder))
 		}
 	}
 	slices.Sort(lines)

@@ -46,7 +46,7 @@ func (l *locals) orphan(f *ctmap.Flow) bool {
 		return false
 	}
 	t := f.Tuple()
-	return l.gone(f.Entry.Opener, t.Opener.Addr()) || l.gone(f.Entry.Target, t.Target.Addr())
+	return l.gone(f.Entry.Opener, t.Initiator.Addr()) || l.gone(f.Entry.Target, t.Responder.Addr())
 }
 
 func (l *locals) gone(id uint16, addr netip.Addr) bool {

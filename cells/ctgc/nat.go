@@ -22,14 +22,14 @@ func (p *pass) collectNat(ctx context.Context, m natmap.Map) error {
 		return err
 	}
 	sum := found{capacity: capacity}
-	err = inSlices(ctx, p, r.Next, func(flows []natmap.Flow) error { return p.judgeNat(flows, &sum) })
+	err = inSlices(ctx, p, r.Next, func(flows []natmap.Flow) error { return p.evaluateNat(flows, &sum) })
 	sum.took = time.Since(begin)
 	p.found[m.Name] = sum
 	return err
 }
 
-// judgeNat deletes the dead flows of a slice and counts the others.
-func (p *pass) judgeNat(flows []natmap.Flow, sum *found) error {
+// evaluateNat deletes the dead flows of a slice and counts the others.
+func (p *pass) evaluateNat(flows []natmap.Flow, sum *found) error {
 	now, err := p.kernel.Now()
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func (p *pass) judgeNat(flows []natmap.Flow, sum *found) error {
 	}
 	for i := range flows {
 		f := &flows[i]
-		gone, err := p.judgePair(f, now, sum)
+		gone, err := p.evaluatePair(f, now, sum)
 		if err != nil {
 			return err
 		}
@@ -92,26 +92,26 @@ func addFlow(to *bpf.NatCount, f *natmap.Flow) {
 	}
 }
 
-// judgePair reports whether it deleted the entry. It does not count the twin of a deleted entry: by the time that the pass reads the twin, it has been deleted,
+// evaluatePair reports whether it deleted the entry. It does not count the reverse entry of a deleted entry: by the time that the pass reads it, it has been deleted,
 // or is evaluated itself.
-func (p *pass) judgePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {
+func (p *pass) evaluatePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {
 	switch {
 	case p.services != nil && p.services.gone(f):
 		return p.deleteServed(f, sum)
-	case p.locals != nil && p.locals.orphanNat(f) || p.resting.touches(f):
+	case p.locals != nil && p.locals.orphanNat(f) || p.quarantined.matches(f):
 		n, err := p.deletePair(f, func(e *natmap.Flow) bool { return e.Endpoint == f.Endpoint })
 		sum.orphaned += n
 		return true, err
-	case p.kept != nil && p.kept.has(f.Key.Tuple().Target.Addr()):
-		n, err := p.kept.end(p, f)
+	case p.excluded != nil && p.excluded.has(f.Key.Tuple().Target.Addr()):
+		n, err := p.excluded.end(p, f)
 		if sum.orphaned += n; err != nil || n > 0 {
 			return n > 0, err
 		}
 	}
 	if f.Expired(now) {
 		expired := func(e *natmap.Flow) bool { return e.Expired(now) }
-		twin, found, err := p.nat.LookupNat(&f.Twin)
-		if err != nil || found && twin.Twin == f.Key && !twin.Expired(now) {
+		reverse, found, err := p.nat.LookupNat(&f.Twin)
+		if err != nil || found && reverse.Twin == f.Key && !reverse.Expired(now) {
 			return false, err
 		}
 		n, err := p.deletePair(f, expired)
@@ -125,32 +125,32 @@ func (p *pass) judgePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {
 // so that the next packet gets a remaining backend. A reply to the previous packet may be in flight, so the reply entry and the entry of conntrack are deleted
 // after answerTime.
 func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
-	own, twin := f.Key, f.Twin
+	own, reverse := f.Key, f.Twin
 	if f.Reply() {
-		own, twin = twin, own
+		own, reverse = reverse, own
 	}
 	ended, err := p.nat.DeleteNat(&own, func(e *natmap.Flow) bool {
-		return e.Twin == twin && e.Service == f.Service && e.Backend == f.Backend
+		return e.Twin == reverse && e.Service == f.Service && e.Backend == f.Backend
 	})
 	if err != nil {
 		return false, err
 	}
 	if ended {
 		p.countDeleted(f)
-		p.served.answers.expect(twin)
+		p.served.answers.expect(reverse)
 		sum.unserved++
 	}
 	if !f.Reply() {
 		return ended, nil // false if a program has created another flow with this key
 	}
-	if p.served.answers.expected(twin) {
+	if p.served.answers.expected(reverse) {
 		return false, nil
 	}
 	// A backend that is added again has another id, and a new flow to it has the same reply entry.
-	if next, found, err := p.nat.LookupNat(&own); err != nil || found && next.Twin == twin {
+	if next, found, err := p.nat.LookupNat(&own); err != nil || found && next.Twin == reverse {
 		return false, err
 	}
-	gone, err := p.nat.DeleteNat(&twin, func(e *natmap.Flow) bool {
+	gone, err := p.nat.DeleteNat(&reverse, func(e *natmap.Flow) bool {
 		return e.Twin == own && e.Service == f.Service && e.Backend == f.Backend
 	})
 	if err != nil || !gone {
@@ -158,7 +158,7 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 	}
 	sum.unserved++
 	t := f.Key.Tuple()
-	key, _ := ctmap.KeyOf(bpf.CtFlow{Opener: t.Source, Target: t.Target, Protocol: t.Protocol})
+	key, _ := ctmap.KeyOf(bpf.CtFlow{Initiator: t.Source, Responder: t.Target, Protocol: t.Protocol})
 	for _, m := range ctmap.Maps() {
 		if m.IPv6 != key.IPv6 {
 			continue
@@ -170,14 +170,14 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 	return true, nil
 }
 
-// deletePair deletes an entry and its twin, each if it names the other one and dead returns true for it, and returns the number of deleted entries. The
+// deletePair deletes an entry and its reverse entry, each if it names the other one and dead returns true for it, and returns the number of deleted entries. The
 // reply entry stays while the entry of the first direction exists: a packet may have recreated the flow.
 func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint64, err error) {
-	own, twin := f.Key, f.Twin
+	own, reverse := f.Key, f.Twin
 	if f.Reply() {
-		own, twin = twin, own
+		own, reverse = reverse, own
 	}
-	gone, err := p.nat.DeleteNat(&own, func(e *natmap.Flow) bool { return e.Twin == twin && dead(e) })
+	gone, err := p.nat.DeleteNat(&own, func(e *natmap.Flow) bool { return e.Twin == reverse && dead(e) })
 	if err != nil {
 		return n, err
 	}
@@ -185,10 +185,10 @@ func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint6
 		n++
 		p.countDeleted(f)
 	}
-	if first, found, err := p.nat.LookupNat(&own); err != nil || found && first.Twin == twin {
+	if first, found, err := p.nat.LookupNat(&own); err != nil || found && first.Twin == reverse {
 		return n, err
 	}
-	if gone, err = p.nat.DeleteNat(&twin, func(e *natmap.Flow) bool { return e.Twin == own && dead(e) }); gone {
+	if gone, err = p.nat.DeleteNat(&reverse, func(e *natmap.Flow) bool { return e.Twin == own && dead(e) }); gone {
 		n++
 	}
 	return n, err
@@ -200,22 +200,22 @@ func (l *locals) orphanNat(f *natmap.Flow) bool {
 		return false
 	}
 	a, found := l.byID[uint16(f.Endpoint)]
-	return !found || !touches(f, func(addr netip.Addr) bool { return addr == a.ipv4 || addr == a.ipv6 })
+	return !found || !anyAddr(f, func(addr netip.Addr) bool { return addr == a.ipv4 || addr == a.ipv6 })
 }
 
-// resting are the quarantined addresses of removed pods, at one state of the table.
-type resting struct {
+// quarantined are the quarantined addresses of removed pods, at one state of the table.
+type quarantined struct {
 	addrs   map[netip.Addr]struct{}
 	changed <-chan struct{} // closed when the table changes
 }
 
-func (r resting) touches(f *natmap.Flow) bool {
-	return len(r.addrs) > 0 && touches(f, func(addr netip.Addr) bool { _, found := r.addrs[addr]; return found })
+func (r quarantined) matches(f *natmap.Flow) bool {
+	return len(r.addrs) > 0 && anyAddr(f, func(addr netip.Addr) bool { _, found := r.addrs[addr]; return found })
 }
 
-func readResting(txn statedb.ReadTxn, table statedb.Table[ipamaddresses.Address]) resting {
+func readQuarantined(txn statedb.ReadTxn, table statedb.Table[ipamaddresses.Address]) quarantined {
 	all, changed := table.AllWatch(txn)
-	r := resting{addrs: make(map[netip.Addr]struct{}), changed: changed}
+	r := quarantined{addrs: make(map[netip.Addr]struct{}), changed: changed}
 	for row := range all {
 		if row.State == ipamaddresses.Quarantined {
 			r.addrs[row.Addr] = struct{}{}
@@ -224,8 +224,8 @@ func readResting(txn statedb.ReadTxn, table statedb.Table[ipamaddresses.Address]
 	return r
 }
 
-// touches reports whether is returns true for an address of a flow, before or after the translation.
-func touches(f *natmap.Flow, is func(netip.Addr) bool) bool {
+// anyAddr reports whether is returns true for an address of a flow, before or after the translation.
+func anyAddr(f *natmap.Flow, is func(netip.Addr) bool) bool {
 	before, after := f.Key.Tuple(), f.Twin.Tuple()
 	return is(before.Source.Addr()) || is(before.Target.Addr()) || is(after.Source.Addr()) || is(after.Target.Addr())
 }

@@ -13,14 +13,14 @@ import (
 )
 
 // A pass over full maps deletes dead flows in pairs while other goroutines write as programs do, and keeps all live flows.
-func TestPrivilegedPass_FullNatMapsWhileOthersWrite(t *testing.T) {
+func TestPrivilegedPass_FullNatMapsWithConcurrentWrites(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t)
 	now, err := bpf.CtNow()
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair := func(m natmap.Map, i int, expires uint32) (own, twin natmap.Flow) {
+	pair := func(m natmap.Map, i int, expires uint32) (own, reverse natmap.Flow) {
 		pod, peer := pods[0].IPv4, netip.AddrFrom4([4]byte{198, 51, byte(i >> 16), byte(i >> 8)})
 		if m.IPv6 {
 			pod, peer = pods[0].IPv6, netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: byte(i >> 16), 15: byte(i >> 8)})
@@ -29,9 +29,9 @@ func TestPrivilegedPass_FullNatMapsWhileOthersWrite(t *testing.T) {
 		own = natmap.Flow{Key: natmap.KeyOf(natmap.Tuple{Source: from, Target: to, Protocol: unix.IPPROTO_TCP, Place: bpf.NatToOutside}),
 			Twin:    natmap.KeyOf(natmap.Tuple{Source: to, Target: from, Protocol: unix.IPPROTO_TCP, Place: bpf.NatFromOutside}),
 			Expires: expires, Endpoint: uint32(pods[0].ID)}
-		twin = own
-		twin.Key, twin.Twin, twin.Flags = own.Twin, own.Key, uint32(bpf.NatReply)
-		return own, twin
+		reverse = own
+		reverse.Key, reverse.Twin, reverse.Flags = own.Twin, own.Key, uint32(bpf.NatReply)
+		return own, reverse
 	}
 	put := func(f natmap.Flow) {
 		if err := maps[natmap.Of(f.Key.IPv6).Name].Put(f.Key.Value(), f.Entry(1)); err != nil {
@@ -43,14 +43,14 @@ func TestPrivilegedPass_FullNatMapsWhileOthersWrite(t *testing.T) {
 		n := int(maps[m.Name].MaxEntries()) / 2 * 3 / 4 // pairs; the rest is for concurrent writers
 		count[m.Name] = n
 		for i := range n {
-			own, twin := pair(m, i, now+5000)
+			own, reverse := pair(m, i, now+5000)
 			if i%2 == 0 {
-				own.Expires, twin.Expires = now, now
+				own.Expires, reverse.Expires = now, now
 			} else if i%4 == 1 {
 				own.Expires = now // the other direction stays alive
 			}
 			put(own)
-			put(twin)
+			put(reverse)
 		}
 	}
 	c := realCollector(t, maps, pods...)
@@ -69,8 +69,8 @@ func TestPrivilegedPass_FullNatMapsWhileOthersWrite(t *testing.T) {
 				if added >= count[m.Name]/6 {
 					continue
 				}
-				own, twin := pair(m, 1<<20+added, now+5000)
-				put(twin)
+				own, reverse := pair(m, 1<<20+added, now+5000)
+				put(reverse)
 				put(own)
 			}
 			added++
@@ -91,19 +91,19 @@ func TestPrivilegedPass_FullNatMapsWhileOthersWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range count[m.Name] {
-			own, twin := pair(m, i, 0)
+			own, reverse := pair(m, i, 0)
 			_, hasOwn := left[own.Key]
-			_, hasTwin := left[twin.Key]
-			if alive := i%2 != 0; hasOwn != alive || hasTwin != alive {
-				t.Fatalf("%s: pair %d is %v and %v", m.Name, i, hasOwn, hasTwin)
+			_, hasReverse := left[reverse.Key]
+			if alive := i%2 != 0; hasOwn != alive || hasReverse != alive {
+				t.Fatalf("%s: pair %d is %v and %v", m.Name, i, hasOwn, hasReverse)
 			}
 		}
 		for i := range min(added, count[m.Name]/6) {
-			own, twin := pair(m, 1<<20+i, 0)
+			own, reverse := pair(m, 1<<20+i, 0)
 			if _, found := left[own.Key]; !found {
 				t.Fatalf("%s: new pair %d is gone", m.Name, i)
 			}
-			if _, found := left[twin.Key]; !found {
+			if _, found := left[reverse.Key]; !found {
 				t.Fatalf("%s: the twin of new pair %d is gone", m.Name, i)
 			}
 		}

@@ -44,7 +44,7 @@ func (f natFilter) empty() bool { return f == natFilter{} }
 
 func (f natFilter) matches(t *translation) bool {
 	return (f.endpoint == 0 || t.Endpoint == f.endpoint) && (f.pod == "" || t.Pod == f.pod) &&
-		(f.service == "" || t.Service == f.service) && (!f.addr.IsValid() || touches(&t.forward, func(a netip.Addr) bool { return a == f.addr }))
+		(f.service == "" || t.Service == f.service) && (!f.addr.IsValid() || anyAddr(&t.forward, func(a netip.Addr) bool { return a == f.addr }))
 }
 
 // translations lists the flows that match the filter, in an order that does not depend on the kernel's hash.
@@ -65,11 +65,11 @@ func (a *access) translations(f natFilter) ([]translation, error) {
 			return nil, err
 		}
 		for _, e := range entries {
-			twin, whole := entries[e.Twin]
-			if e.Reply() && whole && !twin.Reply() {
+			reverse, whole := entries[e.Twin]
+			if e.Reply() && whole && !reverse.Reply() {
 				continue // listed with the other entry
 			}
-			row := translationOf(e, twin, whole, now)
+			row := translationOf(e, reverse, whole, now)
 			if ep, _, found := a.endpoints.Get(txn, endpoints.ByID(row.Endpoint)); found && row.Endpoint != 0 {
 				row.Pod = ep.PodName()
 			}
@@ -114,15 +114,15 @@ func (a *access) natEntries(m natmap.Map) (map[natmap.Key]natmap.Flow, error) {
 	return all, nil
 }
 
-func translationOf(e, twin natmap.Flow, whole bool, now uint32) translation {
+func translationOf(e, reverse natmap.Flow, whole bool, now uint32) translation {
 	from, to := e.Key.Tuple(), e.Becomes()
 	row := translation{Protocol: ctmap.Protocol(from.Protocol), Source: from.Source, Destination: from.Target, NewSource: to.Source,
 		NewDestination: to.Target, Place: natmap.Place(from.Place), ServiceID: e.Service, BackendID: e.Backend,
 		Endpoint: uint16(e.Endpoint), Flags: e.Words(), Incomplete: !whole, forward: e}
 	left := int32(e.Expires - now)
-	other := &twin
+	other := &reverse
 	if whole {
-		left = max(left, int32(twin.Expires-now))
+		left = max(left, int32(reverse.Expires-now))
 	} else {
 		other = nil
 	}
@@ -147,7 +147,7 @@ type natTalker struct {
 
 // shareOf sets the used part of the quota of an endpoint, of the flows without an endpoint, or of the node. Refused flows of the node count with those without
 // an endpoint.
-func (a *access) shareOf(t *natTalker, counts natCounts, room [2]uint32, refused map[uint16]uint64) {
+func (a *access) shareOf(t *natTalker, counts natCounts, capacity [2]uint32, rejected map[uint16]uint64) {
 	if t.Target != "" {
 		return
 	}
@@ -162,20 +162,20 @@ func (a *access) shareOf(t *natTalker, counts natCounts, room [2]uint32, refused
 	case int(t.Endpoint) < len(counts.flows):
 		flows = counts.flows[t.Endpoint]
 	}
-	t.Counted, t.Percent = flows.Ipv4+flows.Ipv6, used(flows, share(room[0], a.percent), share(room[1], a.percent))
+	t.Counted, t.Percent = flows.Ipv4+flows.Ipv6, used(flows, share(capacity[0], a.percent), share(capacity[1], a.percent))
 	if !t.Node {
-		t.Refused = refused[t.Endpoint]
+		t.Refused = rejected[t.Endpoint]
 	}
 }
 
-// natRoom returns the capacities of the maps, IPv4 first.
-func (a *access) natRoom() (room [2]uint32, err error) {
+// natCapacity returns the capacities of the maps, IPv4 first.
+func (a *access) natCapacity() (capacity [2]uint32, err error) {
 	for i, m := range natmap.Maps() {
-		if _, room[i], err = a.nat.ReadNat(m); err != nil {
-			return room, err
+		if _, capacity[i], err = a.nat.ReadNat(m); err != nil {
+			return capacity, err
 		}
 	}
-	return room, nil
+	return capacity, nil
 }
 
 // natTalkers lists the endpoints with the most translated flows first, then the targets with the most used ports.
@@ -188,11 +188,11 @@ func (a *access) natTalkers(f natFilter) ([]natTalker, error) {
 	if err != nil {
 		return nil, err
 	}
-	room, err := a.natRoom()
+	capacity, err := a.natCapacity()
 	if err != nil {
 		return nil, err
 	}
-	refused := a.heard.refusals()
+	rejected := a.heard.rejections()
 	beyond := counts.totals[bpf.NatBeyond]
 	by := map[natTalker]int{}
 	for _, row := range rows {
@@ -207,11 +207,11 @@ func (a *access) natTalkers(f natFilter) ([]natTalker, error) {
 	all := []natTalker{}
 	if f.empty() && beyond != (bpf.NatCount{}) {
 		all = append(all, natTalker{Beyond: true, Flows: int(beyond.Ipv4 + beyond.Ipv6), Counted: beyond.Ipv4 + beyond.Ipv6,
-			Percent: used(beyond, natmap.Beyond(room[0]), natmap.Beyond(room[1]))})
+			Percent: used(beyond, natmap.Beyond(capacity[0]), natmap.Beyond(capacity[1]))})
 	}
 	for t, n := range by {
 		t.Flows = n
-		a.shareOf(&t, counts, room, refused)
+		a.shareOf(&t, counts, capacity, rejected)
 		all = append(all, t)
 	}
 	slices.SortFunc(all, func(a, b natTalker) int {

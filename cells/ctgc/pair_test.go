@@ -25,7 +25,7 @@ func (r renewing) DeleteNat(key *natmap.Key, dead func(*natmap.Flow) bool) (bool
 }
 
 // The entry that translates replies stays while a packet of the initiator may still be translated, also for a flow to a service.
-func TestDeletePair_RepliesStayWithTheirFlow(t *testing.T) {
+func TestDeletePair_LiveFlow_KeepsReverseEntry(t *testing.T) {
 	t.Parallel()
 	for name, put := range map[string]func(s *sharing){
 		"masqueraded, IPv4": func(s *sharing) { s.translate(false, 1000, 1) },

@@ -27,10 +27,10 @@ type pass struct {
 	found   map[string]found
 
 	// Current state. It is read again after each slice of entries, because a flow is created after the objects that it names.
-	locals   *locals   // nil while not all endpoints are known
-	services *snapshot // nil while not all services are known
-	resting  resting
-	kept     *keptPrefixes // nil in a sweep, which does not evaluate prefixes
+	locals      *locals   // nil while not all endpoints are known
+	services    *snapshot // nil while not all services are known
+	quarantined quarantined
+	excluded    *excludedPrefixes // nil in a sweep, which does not evaluate prefixes
 
 	traffic      *traffic          // with other nodes; nil if this pass does not record nodes
 	shares       map[uint16]uint32 // established flows by endpoint
@@ -43,7 +43,7 @@ func (p *pass) run(ctx context.Context) error {
 	p.shares, p.found = make(map[uint16]uint32), make(map[string]found)
 	p.translations, p.deleted = newTranslated(), newTranslated()
 	p.known = readLocals(p.db.ReadTxn(), p.endpoints)
-	p.locals, p.kept = p.known, &keptPrefixes{table: p.exclusions}
+	p.locals, p.excluded = p.known, &excludedPrefixes{table: p.exclusions}
 	now, err := p.kernel.Now()
 	if err != nil {
 		return err
@@ -89,20 +89,20 @@ func (p *pass) collect(ctx context.Context, m ctmap.Map) error {
 		return err
 	}
 	sum := found{capacity: capacity}
-	err = inSlices(ctx, p, r.Next, func(flows []ctmap.Flow) error { return p.judge(m, flows, &sum) })
+	err = inSlices(ctx, p, r.Next, func(flows []ctmap.Flow) error { return p.evaluate(m, flows, &sum) })
 	sum.took = time.Since(begin)
 	p.found[m.Name] = sum
 	return err
 }
 
 // inSlices evaluates the entries of a map in slices, with pauses.
-func inSlices[T any](ctx context.Context, p *pass, next func() ([]T, bool, error), judge func([]T) error) error {
+func inSlices[T any](ctx context.Context, p *pass, next func() ([]T, bool, error), evaluate func([]T) error) error {
 	for {
 		entries, last, err := next()
 		if err != nil {
 			return err
 		}
-		if err := judge(entries); err != nil || last {
+		if err := evaluate(entries); err != nil || last {
 			return err
 		}
 		if err := p.rest(ctx); err != nil {
@@ -117,11 +117,11 @@ func (p *pass) refresh() (err error) {
 	if p.locals == nil || !open(p.locals.changed) {
 		p.locals = readLocals(txn, p.endpoints)
 	}
-	if p.resting.changed == nil || !open(p.resting.changed) {
-		p.resting = readResting(txn, p.addresses)
+	if p.quarantined.changed == nil || !open(p.quarantined.changed) {
+		p.quarantined = readQuarantined(txn, p.addresses)
 	}
-	if p.kept != nil {
-		p.kept.read(txn)
+	if p.excluded != nil {
+		p.excluded.read(txn)
 	}
 	p.services, err = p.served.now(p.db)
 	return err
@@ -139,8 +139,8 @@ func (p *pass) rest(ctx context.Context) error {
 	return heartbeat.Sleep(ctx, p.pause)
 }
 
-// judge deletes the dead flows of a slice and counts the others.
-func (p *pass) judge(m ctmap.Map, flows []ctmap.Flow, sum *found) error {
+// evaluate deletes the dead flows of a slice and counts the others.
+func (p *pass) evaluate(m ctmap.Map, flows []ctmap.Flow, sum *found) error {
 	now, err := p.kernel.Now()
 	if err != nil {
 		return err

@@ -100,15 +100,15 @@ func fill(t testing.TB, m celltest.Maps, name string, n int, from *endpoints.End
 	var keys6 []bpf.CtKey6
 	values := make([]bpf.CtEntry, n)
 	for i := range n {
-		opener, target := from.IPv4, netip.AddrFrom4([4]byte{192, 0, byte(i >> 24), byte(i >> 16)})
+		initiator, target := from.IPv4, netip.AddrFrom4([4]byte{192, 0, byte(i >> 24), byte(i >> 16)})
 		if name == bpf.MapCtEst6 || name == bpf.MapCtNew6 {
-			opener, target = from.IPv6, netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64([]byte{0x20, 1, 0xd, 0xb8, 0, 0, 0, 0}, uint64(i))))
+			initiator, target = from.IPv6, netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64([]byte{0x20, 1, 0xd, 0xb8, 0, 0, 0, 0}, uint64(i))))
 		}
-		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(opener, uint16(i)), Target: netip.AddrPortFrom(target, 443),
+		key, second := ctmap.KeyOf(bpf.CtFlow{Initiator: netip.AddrPortFrom(initiator, uint16(i)), Responder: netip.AddrPortFrom(target, 443),
 			Protocol: unix.IPPROTO_TCP})
-		values[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + 5000, Opener: from.ID, Flags: bpf.CtStands}
+		values[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + 5000, Opener: from.ID, Flags: bpf.CtEstablished}
 		if second {
-			values[i].Flags |= bpf.CtOpenerSecond
+			values[i].Flags |= bpf.CtInitiatorSecond
 		}
 		change(i, &values[i])
 		keys4, keys6 = append(keys4, key.V4), append(keys6, key.V6)
@@ -198,7 +198,7 @@ func cpuTime(t testing.TB) time.Duration {
 }
 
 // A packet that renews a flow between its look-up and its deletion keeps it.
-func TestPrivilegedDelete_AsksTheKernelOnceMore(t *testing.T) {
+func TestPrivilegedDelete_RenewedFlow_IsKept(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t)
 	fill(t, maps, bpf.MapCtEst6, 1, pods[0], func(int, *bpf.CtEntry) {})
@@ -223,7 +223,7 @@ func TestPrivilegedDelete_AsksTheKernelOnceMore(t *testing.T) {
 }
 
 // A map and the copy of a resized map lose an entry by their own expiry: programs of two generations renew the same flow in only one of them.
-func TestPrivilegedDelete_OfAMapThatWasResized(t *testing.T) {
+func TestPrivilegedDelete_ResizedMap(t *testing.T) {
 	t.Parallel()
 	const over, lasts = 1, 1 << 30
 	for name, c := range map[string]struct{ present, copy uint32 }{

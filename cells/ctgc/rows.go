@@ -88,7 +88,7 @@ func (a *access) each(f filter, do func(m ctmap.Map, entry *ctmap.Flow, row flow
 
 func (a *access) row(txn statedb.ReadTxn, f *ctmap.Flow, now uint32) flow {
 	t, e := f.Tuple(), &f.Entry
-	row := flow{Protocol: ctmap.Protocol(t.Protocol), Source: t.Opener, Destination: t.Target, State: f.StateAt(now),
+	row := flow{Protocol: ctmap.Protocol(t.Protocol), Source: t.Initiator, Destination: t.Responder, State: f.StateAt(now),
 		AgeSeconds: int(f.Age(now) / time.Second), LeftSeconds: int(f.Left(now) / time.Second),
 		From: a.end(txn, e.Opener, e.OpenerIdentity, e.OpenerRevision), To: a.end(txn, e.Target, e.TargetIdentity, e.TargetRevision),
 		Packets: bpf.CtPackets(e), Bytes: e.Bytes, Flags: f.Words()}

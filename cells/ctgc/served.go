@@ -40,9 +40,9 @@ func (s *served) close() {
 // snapshot is the state of services at one moment. Entries often name the same services and backends, so results are cached.
 type snapshot struct {
 	*served
-	txn    statedb.ReadTxn
-	view   *serving.View
-	judged map[named]judged
+	txn      statedb.ReadTxn
+	view     *serving.View
+	verdicts map[named]verdict
 }
 
 // named is the part of an entry that names a service and a backend.
@@ -54,9 +54,9 @@ type named struct {
 // now returns nil until all frontends and backends are known.
 func (s *served) now(db *statedb.DB) (*snapshot, error) {
 	txn := db.ReadTxn()
-	known, _ := s.tables.Frontends.Initialized(txn)
-	alsoKnown, _ := s.tables.Backends.Initialized(txn)
-	if !known || !alsoKnown {
+	frontendsKnown, _ := s.tables.Frontends.Initialized(txn)
+	backendsKnown, _ := s.tables.Backends.Initialized(txn)
+	if !frontendsKnown || !backendsKnown {
 		return nil, nil
 	}
 	s.mu.Lock()
@@ -83,7 +83,7 @@ func (s *served) now(db *statedb.DB) (*snapshot, error) {
 			delete(s.addresses, f.ID)
 		}
 	}
-	return &snapshot{served: s, txn: txn, view: s.tables.At(txn), judged: make(map[named]judged)}, nil
+	return &snapshot{served: s, txn: txn, view: s.tables.At(txn), verdicts: make(map[named]verdict)}, nil
 }
 
 // frontend returns the frontend with this id.
@@ -98,9 +98,9 @@ func (s *snapshot) frontend(id uint32) (*frontends.Frontend, bool) {
 	return f, found && f.ID == id
 }
 
-// judged is the result for all flows that name the same service and backend. Such flows must have the addresses frontend and backend: a flow with other
+// verdict is the result for all flows that name the same service and backend. Such flows must have the addresses frontend and backend: a flow with other
 // addresses belongs to an object that had the id before the agent was killed. The zero address matches any.
-type judged struct {
+type verdict struct {
 	lost              bool
 	frontend, backend netip.AddrPort
 	ranged            *frontends.Frontend // its source ranges apply to external clients; nil if the frontend is removed
@@ -118,10 +118,10 @@ func (s *snapshot) gone(f *natmap.Flow) bool {
 		asked, target, client, place = to.Source, from.Source, to.Target, f.Twin.Tuple().Place
 	}
 	n := named{f.Service, f.Backend, loadbalancer.Protocol(from.Protocol)}
-	j, known := s.judged[n]
+	j, known := s.verdicts[n]
 	if !known {
-		j = s.judge(n)
-		s.judged[n] = j
+		j = s.evaluate(n)
+		s.verdicts[n] = j
 	}
 	if j.ranged != nil && place == bpf.NatFromOutside && !j.ranged.Admits(client.Addr()) {
 		return true
@@ -129,12 +129,12 @@ func (s *snapshot) gone(f *natmap.Flow) bool {
 	return j.lost || j.backend != target || j.frontend.IsValid() && j.frontend != asked
 }
 
-func (s *snapshot) judge(n named) judged {
+func (s *snapshot) evaluate(n named) verdict {
 	b, _, found := s.tables.Backends.Get(s.txn, backends.ByID(n.backend))
 	if !found {
-		return judged{lost: true}
+		return verdict{lost: true}
 	}
-	j := judged{backend: netip.AddrPortFrom(b.Addr, b.Port)}
+	j := verdict{backend: netip.AddrPortFrom(b.Addr, b.Port)}
 	f, found := s.frontend(n.service)
 	if found {
 		j.ranged = f

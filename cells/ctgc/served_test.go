@@ -20,7 +20,7 @@ import (
 
 // A flow whose backend is gone ends at once, and a reply in flight still finds its entries. These entries are deleted later, unless the client has started a
 // new flow to that backend in the meantime.
-func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
+func TestDeleteServed_ReplyInFlight_KeepsEntries(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]bool{"gone": false, "back with another id": true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -35,13 +35,13 @@ func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
 			if _, err := fake.put([]string{"ct_est4", "UDP", "10.1.0.7:1000", "10.1.0.21:53"}); err != nil {
 				t.Fatal(err)
 			}
-			var twin natmap.Flow
+			var reverse natmap.Flow
 			for _, f := range fake.nat {
 				if f.Reply() {
-					twin = f
+					reverse = f
 				}
 			}
-			own := fake.nat[twin.Twin]
+			own := fake.nat[reverse.Twin]
 			p := &pass{access: &access{kernel: fake, nat: fakeNat{fake}, served: &served{}}}
 			var sum found
 			wants := func(f natmap.Flow, gone bool, entries, flows int) {
@@ -53,9 +53,9 @@ func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
 				}
 			}
 			wants(own, true, 1, 1)
-			wants(twin, false, 1, 1)
+			wants(reverse, false, 1, 1)
 			time.Sleep(answerTime / 2)
-			wants(twin, false, 1, 1)
+			wants(reverse, false, 1, 1)
 			if again {
 				next := own
 				next.Backend = 12
@@ -63,10 +63,10 @@ func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
 			}
 			time.Sleep(answerTime / 2)
 			if again {
-				wants(twin, false, 2, 1)
+				wants(reverse, false, 2, 1)
 				return
 			}
-			wants(twin, true, 0, 0)
+			wants(reverse, true, 0, 0)
 			if sum.unserved != 2 || p.served.answers.forget() {
 				t.Errorf("%s: %+v", name, sum)
 			}
@@ -75,7 +75,7 @@ func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
 }
 
 // Between the look-up of an entry and its deletion, a client starts a new flow with an existing backend: the flow stays, and is counted.
-func TestDeleteServed_SaysWhatStays(t *testing.T) {
+func TestDeleteServed_CountsKeptFlows(t *testing.T) {
 	t.Parallel()
 	fake := newFake()
 	if _, err := fake.putPair([]string{"UDP", "from-pod", "10.1.0.7:1000", "10.96.0.1:53", "10.1.0.7:1000", "10.1.0.21:53", "to-pod", "service=1", "backend=11"}); err != nil {
@@ -97,7 +97,7 @@ func TestDeleteServed_SaysWhatStays(t *testing.T) {
 }
 
 // The tables become complete without services and backends and without a change of a row: previous flows are deleted at once.
-func TestSweep_ServicesAreKnownToBeNone(t *testing.T) {
+func TestSweep_NoServices_DeletesPreviousFlows(t *testing.T) {
 	t.Parallel()
 	db, fake := statedb.New(), newFake()
 	front, err1 := frontends.NewTable(db)

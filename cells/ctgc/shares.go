@@ -6,8 +6,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/natmap"
 )
 
-// manyCame is the fraction of a table, 1/32, that one endpoint may create during a pass without another pass soon after it.
-const manyCame = 32
+// burstDivisor is the fraction of a table, 1/32, that one endpoint may create during a pass without another pass soon after it.
+const burstDivisor = 32
 
 // correctShares writes the counted numbers of flows where the counts of programs differ: programs do not know the deletions of this cell, and their counts may
 // drift. The argument before holds their counts at the beginning of the pass. Slot 0 has the flows of all endpoints beyond their guarantees.
@@ -39,7 +39,7 @@ func (p *pass) correctShares(before []uint32) error {
 			return err
 		}
 	}
-	if most > capacity/manyCame {
+	if most > capacity/burstDivisor {
 		p.heard.hurry()
 	}
 	return nil

@@ -60,7 +60,7 @@ func (s *sharing) wantCount(when string, want int32, another bool) {
 
 // Flows that a pod creates during a pass count against its quota, also in a part of the map that the pass has already read: otherwise a pod could create its
 // whole quota again. The next pass counts each flow once.
-func TestPass_FlowsThatComeMeanwhileCount(t *testing.T) {
+func TestPass_FlowsCreatedDuringPass_Count(t *testing.T) {
 	t.Parallel()
 	s := newSharing(t)
 	s.open(1000, 3, 8) // the count includes five flows that were deleted since
@@ -178,7 +178,7 @@ func (s *sharing) translate(ipv6 bool, from, n int) {
 
 // The count of translated flows is exact: a flow that a pod creates during a pass counts once, whether the pass has seen it or not, and a flow that the pass
 // deletes does not count.
-func TestPass_TranslatedFlowsThatComeMeanwhileCountOnce(t *testing.T) {
+func TestPass_TranslatedFlowsCreatedDuringPass_CountOnce(t *testing.T) {
 	t.Parallel()
 	for _, ipv6 := range []bool{false, true} {
 		s := newSharing(t)
@@ -221,17 +221,17 @@ func TestPass_TranslatedFlowsThatComeMeanwhileCountOnce(t *testing.T) {
 func TestTranslations(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ before, now, seen, deleted, want int32 }{
-		"nothing happens":                         {5, 5, 5, 0, 5},
-		"programs count too many":                 {9, 9, 5, 0, 5},
-		"programs count too few":                  {2, 2, 5, 0, 5},
-		"below 0":                                 {-3, -3, 0, 0, 0},
-		"some are over":                           {9, 9, 5, 4, 5},
-		"some come behind the pass":               {5, 8, 5, 0, 8},
-		"some come ahead of the pass":             {5, 8, 8, 0, 8},
-		"some come and others are over":           {9, 12, 6, 4, 8},
-		"some come while programs count too many": {50, 53, 5, 0, 8},
-		"some come while programs count too few":  {0, 3, 8, 0, 8},
-		"programs end some":                       {9, 6, 6, 0, 6},
+		"nothing happens":                          {5, 5, 5, 0, 5},
+		"programs count too many":                  {9, 9, 5, 0, 5},
+		"programs count too few":                   {2, 2, 5, 0, 5},
+		"below 0":                                  {-3, -3, 0, 0, 0},
+		"some are over":                            {9, 9, 5, 4, 5},
+		"some added after the pass's position":     {5, 8, 5, 0, 8},
+		"some added ahead of the pass's position":  {5, 8, 8, 0, 8},
+		"some added and others ended":              {9, 12, 6, 4, 8},
+		"some added while programs count too many": {50, 53, 5, 0, 8},
+		"some added while programs count too few":  {0, 3, 8, 0, 8},
+		"programs end some":                        {9, 6, 6, 0, 6},
 	} {
 		if got := translations(c.before, c.now, c.seen, c.deleted); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)

@@ -36,9 +36,9 @@ func signalOf(record []byte) (s bpf.CtSignal, err error) {
 type heard struct {
 	wake chan struct{} // has a capacity of one
 
-	mu      sync.Mutex // guards the counters
-	maps    map[string]signalCounts
-	refused map[uint16]uint64 // translations, by endpoint; 0 for none
+	mu       sync.Mutex // guards the counters
+	maps     map[string]signalCounts
+	rejected map[uint16]uint64 // translations, by endpoint; 0 for none
 }
 
 // signalCounts are the counters of one map: signals of a full map, and of a used-up quota.
@@ -64,12 +64,12 @@ func (h *heard) note(s bpf.CtSignal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.maps == nil {
-		h.maps, h.refused = make(map[string]signalCounts), make(map[uint16]uint64)
+		h.maps, h.rejected = make(map[string]signalCounts), make(map[uint16]uint64)
 	}
 	name := signalMap(s.Family)
 	counts := h.maps[name]
 	if s.Family > bpf.NatSignal && s.Family < bpf.NatWakeSignal {
-		h.refused[uint16(s.Endpoint)]++
+		h.rejected[uint16(s.Endpoint)]++
 	}
 	switch {
 	case s.Family > bpf.NatWakeSignal: // no flow was refused
@@ -90,20 +90,20 @@ func (h *heard) counts(name string) signalCounts {
 	return h.maps[name]
 }
 
-// refusals returns the number of refused translations by endpoint.
-func (h *heard) refusals() map[uint16]uint64 {
+// rejections returns the number of refused translations by endpoint.
+func (h *heard) rejections() map[uint16]uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	refused := make(map[uint16]uint64, len(h.refused))
-	maps.Copy(refused, h.refused)
-	return refused
+	rejected := make(map[uint16]uint64, len(h.rejected))
+	maps.Copy(rejected, h.rejected)
+	return rejected
 }
 
 // forget removes the counter of a removed endpoint, because another endpoint may get its id.
 func (h *heard) forget(endpoint uint16) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.refused, endpoint)
+	delete(h.rejected, endpoint)
 }
 
 // hurry wakes the collector. It does not block.
@@ -114,8 +114,8 @@ func (h *heard) hurry() {
 	}
 }
 
-// hear waits for signals and wakes the collector.
-func (a *access) hear(ctx context.Context, health cell.Health) error {
+// receiveSignals waits for signals and wakes the collector.
+func (a *access) receiveSignals(ctx context.Context, health cell.Health) error {
 	ring, err := a.kernel.Signals()
 	if err != nil {
 		return err

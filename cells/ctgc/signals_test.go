@@ -17,26 +17,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// room is the part of the promised second that waits may take: a flow that a full map has refused gets a slot within a second, if the map has a dead entry. The
+// waitBudget is the part of the promised second that waits may take: a flow that a full map has refused gets a slot within a second, if the map has a dead entry. The
 // rest is for the pass, which takes no virtual time.
-const room = 600 * time.Millisecond
+const waitBudget = 600 * time.Millisecond
 
 // Programs may find a map full at any time, also while a pass pauses between its slices: dead flows are deleted within a second. The many signals of a flood
 // cause no delay.
-func TestSignals_RoomWithinASecond(t *testing.T) {
+func TestSignals_CapacityWithinASecond(t *testing.T) {
 	t.Parallel()
 	for name, living := range map[string]int{"hardly any flows": 1, "passes of five seconds": 2000} {
 		for flood, signals := range map[string]int{"one signal": 1, "flood": 300} {
 			t.Run(name+", "+flood, func(t *testing.T) {
 				t.Parallel()
 				random := testseed.New(t)
-				synctest.Test(t, func(t *testing.T) { roomForNewFlows(t, random, living, signals) })
+				synctest.Test(t, func(t *testing.T) { testFreedSlots(t, random, living, signals) })
 			})
 		}
 	}
 }
 
-func roomForNewFlows(t *testing.T, random *rand.Rand, living, signals int) {
+func testFreedSlots(t *testing.T, random *rand.Rand, living, signals int) {
 	fake := newFake()
 	put := func(port, left int) {
 		fake.mu.Lock()
@@ -93,7 +93,7 @@ func roomForNewFlows(t *testing.T, random *rand.Rand, living, signals int) {
 		close(stop)
 	}
 	t.Logf("%v at most", worst)
-	if worst > room {
-		t.Errorf("there was room after %v, want %v", worst, room)
+	if worst > waitBudget {
+		t.Errorf("there was room after %v, want %v", worst, waitBudget)
 	}
 }

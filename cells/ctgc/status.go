@@ -34,15 +34,15 @@ func (a *access) publish(p *pass) {
 
 // publishUsage writes a row for each endpoint that has translated flows or was refused some.
 func (a *access) publishUsage(txn statedb.WriteTxn, p *pass) {
-	refused := a.heard.refusals()
+	rejected := a.heard.rejections()
 	for id := range p.translations.endpoints {
-		if _, heard := refused[id]; !heard {
-			refused[id] = 0
+		if _, heard := rejected[id]; !heard {
+			rejected[id] = 0
 		}
 	}
-	delete(refused, 0) // no endpoint
-	want := make(map[uint16]natusage.Usage, len(refused))
-	for id, n := range refused {
+	delete(rejected, 0) // no endpoint
+	want := make(map[uint16]natusage.Usage, len(rejected))
+	for id, n := range rejected {
 		ep, _, found := a.endpoints.Get(txn, endpoints.ByID(id))
 		if !found {
 			a.heard.forget(id)

@@ -25,7 +25,7 @@ type grace time.Duration
 func (g grace) since(at time.Time) bool { return time.Since(at) >= time.Duration(g) }
 
 const (
-	awayTime = grace(10 * time.Second)
+	addressGrace = grace(10 * time.Second)
 	// lateAddresses is the delay after which flows are scanned again: programs may have created flows with the address before they knew of its loss.
 	lateAddresses = 2 * time.Second
 )
@@ -59,7 +59,7 @@ func (o *ownAddresses) read(txn statedb.ReadTxn) {
 		here[row.Addr] = struct{}{}
 	}
 	for row := range onDevices {
-		if comes(row) {
+		if isTentative(row) {
 			here[row.Addr()] = struct{}{}
 		}
 	}
@@ -80,9 +80,9 @@ func (o *ownAddresses) read(txn statedb.ReadTxn) {
 	o.here, o.changed, o.altered = here, changed, altered
 }
 
-// comes reports whether the node is about to have an address: the kernel performs duplicate address detection for a second or more. Link-local addresses, of
+// isTentative reports whether the node is about to have an address: the kernel performs duplicate address detection for a second or more. Link-local addresses, of
 // which each pod link has one, are excluded, because no flow has them as source.
-func comes(a devices.Address) bool {
+func isTentative(a devices.Address) bool {
 	return a.Tentative && !a.Duplicate && !a.Addr().IsLinkLocalUnicast()
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
-// away is a node with a pod that has one flow of each family under the node's address.
-type away struct {
+// strandedNode is a node with a pod that has one flow of each family under the node's address.
+type strandedNode struct {
 	*testing.T
 	*access
 	fake    *fakeKernel
@@ -24,9 +24,9 @@ type away struct {
 	devices statedb.RWTable[devices.Address]
 }
 
-var awayAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.5"), netip.MustParseAddr("2001:db8::5")}
+var strandedAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.5"), netip.MustParseAddr("2001:db8::5")}
 
-func newAway(t *testing.T) *away {
+func newStrandedNode(t *testing.T) *strandedNode {
 	t.Helper()
 	db, fake := statedb.New(), newFake()
 	nodes, err1 := nodeaddresses.NewTable(db)
@@ -37,14 +37,14 @@ func newAway(t *testing.T) *away {
 			t.Fatal(err)
 		}
 	}
-	a := &away{T: t, fake: fake, nodes: nodes, devices: onDevices, access: &access{kernel: fake, nat: fakeNat{fake}, db: db, table: table,
-		nodes: nodes, devices: onDevices, grace: awayTime, heard: heard{wake: make(chan struct{}, 1)}}}
+	a := &strandedNode{T: t, fake: fake, nodes: nodes, devices: onDevices, access: &access{kernel: fake, nat: fakeNat{fake}, db: db, table: table,
+		nodes: nodes, devices: onDevices, grace: addressGrace, heard: heard{wake: make(chan struct{}, 1)}}}
 	a.begin()
 	return a
 }
 
 // begin stores the flows.
-func (a *away) begin() {
+func (a *strandedNode) begin() {
 	a.Helper()
 	a.fake.mu.Lock()
 	defer a.fake.mu.Unlock()
@@ -57,14 +57,14 @@ func (a *away) begin() {
 	}
 }
 
-// comes adds the addresses to the node, goes removes them.
-func (a *away) comes() { a.alter(a.nodes.Insert) }
-func (a *away) goes()  { a.alter(a.nodes.Delete) }
+// addAddrs adds the addresses to the node, goes removes them.
+func (a *strandedNode) addAddrs()    { a.alter(a.nodes.Insert) }
+func (a *strandedNode) removeAddrs() { a.alter(a.nodes.Delete) }
 
-func (a *away) alter(do func(statedb.WriteTxn, nodeaddresses.Address) (nodeaddresses.Address, bool, error)) {
+func (a *strandedNode) alter(do func(statedb.WriteTxn, nodeaddresses.Address) (nodeaddresses.Address, bool, error)) {
 	txn := a.db.WriteTxn(a.nodes)
 	defer txn.Commit()
-	for _, addr := range awayAddrs {
+	for _, addr := range strandedAddrs {
 		if _, _, err := do(txn, nodeaddresses.Address{Addr: addr, Device: "eth0"}); err != nil {
 			a.Error(err)
 		}
@@ -72,7 +72,7 @@ func (a *away) alter(do func(statedb.WriteTxn, nodeaddresses.Address) (nodeaddre
 }
 
 // want checks the number of remaining entries.
-func (a *away) want(when string, entries int) {
+func (a *strandedNode) want(when string, entries int) {
 	a.Helper()
 	synctest.Wait()
 	a.fake.mu.Lock()
@@ -87,11 +87,11 @@ const limit = 10 * time.Second
 
 // A device is reconfigured repeatedly: each time the address is missing for less than [limit], and connections stay. When it is removed permanently, they are
 // deleted after that time, although other addresses are added and removed all the time.
-func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
+func TestFollowNode_AddressBrieflyMissing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := newAway(t)
-		a.goes() // the agent starts while the address is missing
+		a := newStrandedNode(t)
+		a.removeAddrs() // the agent starts while the address is missing
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		health, _ := cell.NewSimpleHealth()
@@ -99,15 +99,15 @@ func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
 		for range 20 {
 			time.Sleep(limit * 9 / 10)
 			a.want("while the address is away for a moment", 4)
-			a.comes()
+			a.addAddrs()
 			time.Sleep(limit / 4)
-			a.goes()
+			a.removeAddrs()
 		}
-		a.comes()
+		a.addAddrs()
 		time.Sleep(10 * limit)
 		a.want("when it is back", 4)
 
-		a.goes()
+		a.removeAddrs()
 		for range 9 {
 			time.Sleep(limit / 10)
 			txn := a.db.WriteTxn(a.nodes)
@@ -136,14 +136,14 @@ func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
 func TestFollowNode_AddressIsTentative(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := newAway(t)
-		a.comes()
+		a := newStrandedNode(t)
+		a.addAddrs()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		health, _ := cell.NewSimpleHealth()
 		go func() { done <- a.followNode(ctx, health) }()
 		time.Sleep(10 * limit)
-		six := devices.Address{LinkIndex: 2, Prefix: netip.PrefixFrom(awayAddrs[1], 64), Tentative: true}
+		six := devices.Address{LinkIndex: 2, Prefix: netip.PrefixFrom(strandedAddrs[1], 64), Tentative: true}
 		put := func(row devices.Address) {
 			txn := a.db.WriteTxn(a.devices)
 			defer txn.Commit()
@@ -151,7 +151,7 @@ func TestFollowNode_AddressIsTentative(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		a.goes()
+		a.removeAddrs()
 		time.Sleep(limit / 2)
 		put(six)
 		time.Sleep(10 * limit)
@@ -181,16 +181,16 @@ func TestFollowNode_AddressIsTentative(t *testing.T) {
 }
 
 // The node gets an address during a sweep, and a program creates a flow with it at once.
-func TestCollectStranded_AddressComesMeanwhile(t *testing.T) {
+func TestCollectStranded_AddressAddedDuringSweep(t *testing.T) {
 	t.Parallel()
-	a := newAway(t)
-	own := &ownAddresses{table: a.nodes, devices: a.devices, grace: awayTime}
+	a := newStrandedNode(t)
+	own := &ownAddresses{table: a.nodes, devices: a.devices, grace: addressGrace}
 	own.read(a.db.ReadTxn())
-	a.fake.reading = a.comes
+	a.fake.reading = a.addAddrs
 	if ended, err := a.collectStranded(own.end); ended != 0 || err != nil || len(a.fake.nat) != 4 {
 		t.Errorf("%d ended, %v; %d entries are left", ended, err, len(a.fake.nat))
 	}
-	a.fake.reading = a.goes
+	a.fake.reading = a.removeAddrs
 	if ended, err := a.collectStranded(own.end); ended != 0 || err != nil {
 		t.Errorf("as soon as it is gone %d ended, %v", ended, err)
 	}

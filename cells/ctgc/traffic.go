@@ -69,9 +69,9 @@ func (t *traffic) see(f *ctmap.Flow) {
 		return // no peer on another node
 	}
 	tuple := f.Tuple()
-	peer := tuple.Opener.Addr()
+	peer := tuple.Initiator.Addr()
 	if opened {
-		peer = tuple.Target.Addr()
+		peer = tuple.Responder.Addr()
 	}
 	node, found := t.ranges.Lookup(peer)
 	if !found || node.Name == t.self {
@@ -90,7 +90,7 @@ func (t *traffic) see(f *ctmap.Flow) {
 		if at := t.began.Add(-time.Duration(age) * bpf.CtDuration(1)); at.After(family.Answered) {
 			family.Answered = at
 		}
-	case opened && f.Entry.Flags&bpf.CtTargetReset == 0 && int32(f.Entry.Created-t.before) >= 0:
+	case opened && f.Entry.Flags&bpf.CtResponderReset == 0 && int32(f.Entry.Created-t.before) >= 0:
 		family.Unanswered++
 	}
 }

@@ -44,19 +44,19 @@ func podOf(i int, pod byte) netip.Addr {
 func opened(node int, created uint32, replied bool) *ctmap.Flow {
 	f := &ctmap.Flow{}
 	var second bool
-	f.Key, second = ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(podOf(0, 7), 1000), Target: netip.AddrPortFrom(podOf(node, 5), 80), Protocol: unix.IPPROTO_TCP})
+	f.Key, second = ctmap.KeyOf(bpf.CtFlow{Initiator: netip.AddrPortFrom(podOf(0, 7), 1000), Responder: netip.AddrPortFrom(podOf(node, 5), 80), Protocol: unix.IPPROTO_TCP})
 	f.Entry = bpf.CtEntry{Opener: 7, Created: created}
 	if replied {
 		f.Entry.Flags |= bpf.CtReplied
 	}
 	if second {
-		f.Entry.Flags |= bpf.CtOpenerSecond
+		f.Entry.Flags |= bpf.CtInitiatorSecond
 	}
 	return f
 }
 
 // The recorded time of a reply is not after the beginning of its flow, also when the clock of the kernel wraps around.
-func TestTraffic_TimeOfAnAnswer_IsNoneThatIsNotProven(t *testing.T) {
+func TestTraffic_ReplyTime_NotAfterFlowStart(t *testing.T) {
 	t.Parallel()
 	for _, now := range []uint32{1000, 3, math.MaxUint32} {
 		c := newObserver(t, 2)
@@ -73,7 +73,7 @@ func TestTraffic_TimeOfAnAnswer_IsNoneThatIsNotProven(t *testing.T) {
 	}
 }
 
-func TestTraffic_IsLookedAtNotTooOften(t *testing.T) {
+func TestTraffic_ScannedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	c := newObserver(t, 2)
 	if c.newTraffic(1) == nil || c.newTraffic(2) != nil {

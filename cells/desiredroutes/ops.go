@@ -79,14 +79,14 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables
 }
 
 func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
-	type place struct {
+	type destination struct {
 		table    int
 		dst      netip.Prefix
 		priority int
 	}
-	keep := make(map[place]struct{})
+	keep := make(map[destination]struct{})
 	for row := range rows {
-		keep[place{row.Table, row.Dst, wanted(row, 0).Priority}] = struct{}{}
+		keep[destination{row.Table, row.Dst, wanted(row, 0).Priority}] = struct{}{}
 	}
 	all, err := o.kernel.List()
 	if err != nil {
@@ -94,7 +94,7 @@ func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
 	}
 	var errs []error
 	for _, have := range all {
-		_, ok := keep[place{have.Table, have.Dst, have.Priority}]
+		_, ok := keep[destination{have.Table, have.Dst, have.Priority}]
 		if ok || have.Protocol != tables.Protocol {
 			continue
 		}

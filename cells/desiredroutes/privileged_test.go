@@ -73,7 +73,7 @@ func find(t *testing.T, k *netlinkKernel, row *tables.Route) (route, bool) {
 	return route{}, false
 }
 
-func TestPrivilegedOps_RouteIsAsTheRowSays(t *testing.T) {
+func TestPrivilegedOps_RouteMatchesRow(t *testing.T) {
 	t.Parallel()
 	k := newReal(t)
 	o := newOps(k)
@@ -131,7 +131,7 @@ func TestPrivilegedOps_ForeignRouteStays(t *testing.T) {
 	}
 }
 
-func TestPrivilegedOps_PruneTakesOnlyOurs(t *testing.T) {
+func TestPrivilegedOps_PruneRemovesOnlyOwnRoutes(t *testing.T) {
 	t.Parallel()
 	k := newReal(t)
 	o := newOps(k)

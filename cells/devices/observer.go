@@ -19,8 +19,8 @@ const (
 	// quiet is how long notifications must pause before the observer lists routes again, so that it applies none from before the list
 	// after it.
 	quiet = 30 * time.Millisecond
-	// patience is the timeout of the wait for such a pause. Continuous changes would never allow one.
-	patience = 300 * time.Millisecond
+	// quietTimeout is the timeout of the wait for such a pause. Continuous changes would never allow one.
+	quietTimeout = 300 * time.Millisecond
 	// verify is the interval of full lists, which repair changes that the kernel did not announce.
 	verify = time.Minute
 	// maxBatch limits one transaction.
@@ -113,7 +113,7 @@ func (o *observer) follow(ctx context.Context) error {
 				wanted = committed
 			}
 			if !wanted.IsZero() {
-				relist.Reset(max(0, min(quiet, patience-time.Since(wanted))))
+				relist.Reset(max(0, min(quiet, quietTimeout-time.Since(wanted))))
 			}
 		case <-relist.C:
 			heartbeat.Busy(ctx)

@@ -63,8 +63,8 @@ func (s selector) match(name string) (named, excluded bool) {
 	return named, excluded
 }
 
-// judge reports whether a link leads out of the node, and why.
-func (s selector) judge(d *tables.Device, addresses int, defaultRoute, globalRoute bool) (bool, string) {
+// evaluate reports whether a link leads out of the node, and why.
+func (s selector) evaluate(d *tables.Device, addresses int, defaultRoute, globalRoute bool) (bool, string) {
 	named, excluded := s.match(d.Name)
 	switch {
 	case addresses == 0:

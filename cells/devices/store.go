@@ -102,7 +102,7 @@ func (b *batch) apply(c change) {
 
 func (b *batch) putDevice(d *tables.Device) {
 	row := *d
-	row.Selected, row.Reason = b.judge(&row)
+	row.Selected, row.Reason = b.evaluate(&row)
 	old, _, found := b.devices.Get(b.txn, tables.ByIndex(row.Index))
 	if found && *old == row {
 		return
@@ -114,8 +114,8 @@ func (b *batch) putDevice(d *tables.Device) {
 	}
 }
 
-// judge runs the selector for a device, with its addresses and routes.
-func (b *batch) judge(d *tables.Device) (bool, string) {
+// evaluate runs the selector for a device, with its addresses and routes.
+func (b *batch) evaluate(d *tables.Device) (bool, string) {
 	defaultRoute, global := false, false
 	for r := range b.routes.List(b.txn, tables.RouteByLink(d.Index)) {
 		defaultRoute = defaultRoute || (r.Dst.Bits() == 0 && r.Type == unicast)
@@ -125,7 +125,7 @@ func (b *batch) judge(d *tables.Device) (bool, string) {
 	for range b.addresses.List(b.txn, tables.AddressByLink(d.Index)) {
 		addresses++
 	}
-	return b.selector.judge(d, addresses, defaultRoute, global)
+	return b.selector.evaluate(d, addresses, defaultRoute, global)
 }
 
 // unicast is RTN_UNICAST.

@@ -20,7 +20,7 @@ var Cell = cell.Module("drift", "Repairs of kernel objects",
 		statedb.RWTable[tables.Repair].ToTable, // every cell may read
 		newWatch,                               // the recorder and the verify interval of other cells
 	),
-	cell.Invoke(registerFights),
+	cell.Invoke(registerConflicts),
 )
 
 // Config configures the verify interval.

@@ -40,7 +40,7 @@ func recordCommand(w drift.Watch) upstream.ScriptCmdOut {
 }
 
 // For any number of repaired objects the table stays small and no count is lost.
-func TestRecord_ForgetsNamesAndNoCount(t *testing.T) {
+func TestRecord_ManyObjects_BoundedRowsExactCounts(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	table, err := tables.NewTable(db)
@@ -64,7 +64,7 @@ func TestRecord_ForgetsNamesAndNoCount(t *testing.T) {
 }
 
 // Repairs with long intervals are not a conflict, and a conflict ends when the object has been unchanged for some time.
-func TestSum_FightsAreRepairsThatFollowEachOther(t *testing.T) {
+func TestSum_FrequentRepairs_AreConflicts(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	table, err := tables.NewTable(db)
@@ -73,26 +73,26 @@ func TestSum_FightsAreRepairsThatFollowEachOther(t *testing.T) {
 	}
 	clock := time.Unix(1e9, 0)
 	l := &ledger{db: db, table: table, now: func() time.Time { return clock }}
-	fights := func() int {
+	conflicts := func() int {
 		_, _, found := sum(table.All(db.ReadTxn()), clock)
 		return len(found)
 	}
-	for range 2 * fight {
+	for range 2 * conflictThreshold {
 		clock = clock.Add(2 * inARow)
 		l.Record(tables.Finding{Kind: tables.Route, What: "seldom", Found: "missing"})
 	}
-	if n := fights(); n != 0 {
+	if n := conflicts(); n != 0 {
 		t.Errorf("repairs every %v are %d fights", 2*inARow, n)
 	}
-	for range fight {
+	for range conflictThreshold {
 		clock = clock.Add(time.Second)
 		l.Record(tables.Finding{Kind: tables.Route, What: "often", Found: "missing"})
 	}
-	if n := fights(); n != 1 {
+	if n := conflicts(); n != 1 {
 		t.Errorf("repairs every second are %d fights", n)
 	}
 	clock = clock.Add(inARow + time.Second)
-	if n := fights(); n != 0 {
+	if n := conflicts(); n != 0 {
 		t.Errorf("%d fights go on after they ended", n)
 	}
 }

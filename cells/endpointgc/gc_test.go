@@ -97,7 +97,7 @@ func names(s *kubetest.Server, r kubeapi.Resource) string {
 	return strings.Join(out, " ")
 }
 
-func TestRound_DeletesInTheSecond(t *testing.T) {
+func TestRound_SecondRoundDeletes(t *testing.T) {
 	t.Parallel()
 	s := cluster(t)
 	c := newCollector(t, s)
@@ -117,8 +117,8 @@ func TestRound_DeletesInTheSecond(t *testing.T) {
 	}
 }
 
-// TestRound_WhatComesBackStays: a Pod or Node is created again between two rounds, or between the lists and the deletion.
-func TestRound_WhatComesBackStays(t *testing.T) {
+// TestRound_RecreatedObject_IsKept: a Pod or Node is created again between two rounds, or between the lists and the deletion.
+func TestRound_RecreatedObject_IsKept(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ method, path string }{
 		"after a round":      {},
@@ -151,7 +151,7 @@ func TestRound_WhatComesBackStays(t *testing.T) {
 	}
 }
 
-func TestRound_ManyNeedAThird(t *testing.T) {
+func TestRound_ManyObjects_NeedThirdRound(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	s.Put(node("one"))

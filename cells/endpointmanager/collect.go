@@ -26,8 +26,8 @@ import (
 const (
 	// settleCollect is the debounce interval that groups a burst of link changes into one scan.
 	settleCollect = time.Second
-	// patience multiplies the scan interval of suspects that a full interval did not remove.
-	patience = 6
+	// slowScanFactor multiplies the scan interval of suspects that a full interval did not remove.
+	slowScanFactor = 6
 )
 
 // collector scans for endpoints whose pods have ended without a DEL, and for endpoints whose links are wrong. See doc.go for the rule.
@@ -102,7 +102,7 @@ func (c collector) pause(suspects map[uint16]*suspect) time.Duration {
 	for _, s := range suspects {
 		pause := c.Config.Interval
 		if s.settled {
-			pause *= patience
+			pause *= slowScanFactor
 		}
 		next = min(next, pause)
 	}
@@ -124,8 +124,8 @@ func (c collector) look(txn statedb.ReadTxn, suspects map[uint16]*suspect, marke
 				return err // without the links no endpoint is evaluated
 			}
 		}
-		v := c.judge(txn, ep, all)
-		if v.alive && v.proofs == 0 && v.fault == "" {
+		v := c.evaluate(txn, ep, all)
+		if v.alive && v.evidence == 0 && v.fault == "" {
 			errs = append(errs, c.clear(ep))
 			continue
 		}
@@ -156,32 +156,32 @@ func (c collector) observed(txn statedb.ReadTxn, ep *endpoints.Endpoint) bool {
 	return found && device.Name == ep.HostIfName && device.Type == "veth"
 }
 
-// judge evaluates one endpoint. All is nil while no link is missing.
-func (c collector) judge(txn statedb.ReadTxn, ep *endpoints.Endpoint, all links) (v verdict) {
+// evaluate evaluates one endpoint. All is nil while no link is missing.
+func (c collector) evaluate(txn statedb.ReadTxn, ep *endpoints.Endpoint, all links) (v verdict) {
 	there, gone := true, false
 	if all != nil && !c.observed(txn, ep) {
 		there, gone, v.fault = all.of(ep)
 	}
 	if gone {
-		v.proofs |= linkGone
+		v.evidence |= linkGone
 	}
-	found, lost := c.Manager.kernel.namespace(ep.NetnsPath).judge(ep, c.Manager.boot)
+	found, lost := c.Manager.kernel.namespace(ep.NetnsPath).evaluate(ep, c.Manager.boot)
 	if lost {
-		v.proofs |= namespaceGone
+		v.evidence |= namespaceGone
 	}
 	v.alive = there || found
-	if c.podKnownGone(txn, ep) {
-		v.proofs |= podGone
+	if c.podConfirmedGone(txn, ep) {
+		v.evidence |= podGone
 	}
 	return v
 }
 
-// podKnownGone reports whether a responsive API server has no such pod on this node, or a younger sandbox of the pod is attached. Manifests, a copy of the pods
+// podConfirmedGone reports whether a responsive API server has no such pod on this node, or a younger sandbox of the pod is attached. Manifests, a copy of the pods
 // from disk, and a watch without a responsive server prove nothing: manifests need not list every container.
-func (c collector) podKnownGone(txn statedb.ReadTxn, ep *endpoints.Endpoint) bool {
+func (c collector) podConfirmedGone(txn statedb.ReadTxn, ep *endpoints.Endpoint) bool {
 	m := c.Manager
 	source, _, _ := c.Sources.Get(txn, sources.ByTable(m.pods.Name()))
-	if ep.K8sPodName == "" || source.State != sources.Synced || m.live == nil || apiservers.Away(txn, m.servers) {
+	if ep.K8sPodName == "" || source.State != sources.Synced || m.live == nil || apiservers.AllUnreachable(txn, m.servers) {
 		return false
 	}
 	pod, _, found := m.pods.Get(txn, k8s.PodByName(ep.PodName()))
@@ -205,7 +205,7 @@ func (c collector) weigh(suspects map[uint16]*suspect, ep *endpoints.Endpoint, v
 		suspects[ep.ID] = &suspect{ep: ep, since: now, verdict: v}
 		return false, nil
 	}
-	s.verdict.proofs &= v.proofs
+	s.verdict.evidence &= v.evidence
 	s.verdict.alive = s.verdict.alive || v.alive
 	s.verdict.fault = v.fault
 	if now.Sub(s.since) < c.Config.Interval {
@@ -214,7 +214,7 @@ func (c collector) weigh(suspects map[uint16]*suspect, ep *endpoints.Endpoint, v
 	sure := s.verdict
 	*s = suspect{ep: s.ep, since: now, verdict: v, settled: true}
 	if sure.ended() && collectable(ep) {
-		return true, c.collect(ep, sure.proofs)
+		return true, c.collect(ep, sure.evidence)
 	}
 	return false, c.Manager.mark(ep, sure.fault, sure.doubt(ep))
 }
@@ -228,17 +228,17 @@ func (c collector) clear(ep *endpoints.Endpoint) error {
 }
 
 // collect removes an endpoint, logs the removal and counts it.
-func (c collector) collect(ep *endpoints.Endpoint, proofs proof) error {
+func (c collector) collect(ep *endpoints.Endpoint, ev evidence) error {
 	if err := c.Manager.remove(ep); err != nil {
 		return fmt.Errorf("remove endpoint %d (%s), whose pod has ended: %w", ep.ID, describe(ep), err)
 	}
 	c.Log.Info("Removed an endpoint whose pod has ended without a DEL", "endpointID", ep.ID, "attachment", ep.AttachmentID(),
-		"pod", ep.PodName(), "ipv4", ep.IPv4, "ipv6", ep.IPv6, "proofs", proofs.String())
+		"pod", ep.PodName(), "ipv4", ep.IPv4, "ipv6", ep.IPv6, "proofs", ev.String())
 	db := c.Manager.db
 	txn := db.WriteTxn(c.Collected)
 	defer txn.Abort()
-	row, _, _ := c.Collected.Get(txn, collectedendpoints.ByProofs(proofs.String()))
-	row.Proofs, row.Last, row.Time = proofs.String(), describe(ep), time.Now()
+	row, _, _ := c.Collected.Get(txn, collectedendpoints.ByProofs(ev.String()))
+	row.Proofs, row.Last, row.Time = ev.String(), describe(ep), time.Now()
 	row.Count++
 	if _, _, err := c.Collected.Insert(txn, row); err != nil {
 		return fmt.Errorf("count a removed endpoint: %w", err)

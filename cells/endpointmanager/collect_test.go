@@ -26,8 +26,8 @@ import (
 
 const testInterval = 10 * time.Second
 
-// placeOf returns the sight of a namespace whose path still has the inode and the directory of ADD.
-func placeOf(n int) sight { return sight{inode: uint64(1000 + n), dir: "1:2"} }
+// observationOf returns the observation of a namespace whose path still has the inode and the directory of ADD.
+func observationOf(n int) observation { return observation{inode: uint64(1000 + n), dir: "1:2"} }
 
 // scene is a collector over a manager with some endpoints. Tests change its links, namespaces and pods.
 type scene struct {
@@ -44,10 +44,10 @@ type scene struct {
 func newScene(t testing.TB, n int) *scene {
 	t.Helper()
 	s := &scene{rig: newRig(t, t.TempDir()), suspects: map[uint16]*suspect{}, now: time.Unix(1e9, 0)}
-	s.kernel = &fakeKernel{names: map[int]string{}, sees: map[string]sight{}, run: "boot-1"}
+	s.kernel = &fakeKernel{names: map[int]string{}, sees: map[string]observation{}, run: "boot-1"}
 	s.rig.kernel = s.kernel
 	for i := 1; i <= n; i++ {
-		s.kernel.names[i], s.kernel.sees[netns(i)] = hostName(i), placeOf(i)
+		s.kernel.names[i], s.kernel.sees[netns(i)] = hostName(i), observationOf(i)
 	}
 	var err error
 	s.devices, err = devices.NewTable(s.db)
@@ -128,44 +128,44 @@ func (s *scene) endpoint(id uint16) *endpoints.Endpoint {
 }
 
 // Proofs against an endpoint, and the result after two scans.
-func TestCollect_TwoProofsInTwoLooksAndNoSignOfLife(t *testing.T) {
+func TestCollect_EvidenceInTwoScans_Removes(t *testing.T) {
 	t.Parallel()
 	unlink := func(_ testing.TB, s *scene) { delete(s.kernel.names, 1) }
-	unmount := func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = sight{dir: "1:2", gone: true} }
+	unmount := func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{dir: "1:2", gone: true} }
 	unpod := func(t testing.TB, s *scene) { s.pod(t, 1, false) }
 	type change = func(testing.TB, *scene)
 	for name, c := range map[string]struct {
 		changes    []change
-		proofs     string // proofs of the removal; empty when the endpoint stays
+		evidence   string // proofs of the removal; empty when the endpoint stays
 		quarantine string
 		doubt      string
 	}{
 		"all is well":                      {},
-		"link and namespace are gone":      {changes: []change{unlink, unmount}, proofs: "link,namespace"},
-		"link, namespace and pod are gone": {changes: []change{unlink, unmount, unpod}, proofs: "link,namespace,pod"},
-		"somebody deleted the link":        {changes: []change{unlink}, quarantine: "link lxc000000000001 with index 1 is gone"},
-		"the pod is gone, the rest lives":  {changes: []change{unpod}, doubt: "pod default/pod-1 is not known on this node"},
-		"only the link lives":              {changes: []change{unmount, unpod}, doubt: "its namespace is no longer at /run/netns/cni-1; pod"},
-		"a namespace lives without a link": {changes: []change{unlink, unpod}, quarantine: "is gone"},
-		"another namespace is at the path": {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = sight{inode: 7, dir: "1:2"} }}, proofs: "link,namespace"},
+		"link and namespace missing":       {changes: []change{unlink, unmount}, evidence: "link,namespace"},
+		"link, namespace and pod missing":  {changes: []change{unlink, unmount, unpod}, evidence: "link,namespace,pod"},
+		"link deleted":                     {changes: []change{unlink}, quarantine: "link lxc000000000001 with index 1 is gone"},
+		"only the pod missing":             {changes: []change{unpod}, doubt: "pod default/pod-1 is not known on this node"},
+		"only the link exists":             {changes: []change{unmount, unpod}, doubt: "its namespace is no longer at /run/netns/cni-1; pod"},
+		"namespace without link":           {changes: []change{unlink, unpod}, quarantine: "is gone"},
+		"another namespace is at the path": {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{inode: 7, dir: "1:2"} }}, evidence: "link,namespace"},
 		"the kernel was started again": {changes: []change{unlink, func(t testing.TB, s *scene) {
 			ep := s.endpoint(1).Clone()
 			ep.Boot = "boot-0"
 			require.NoError(t, s.store(ep))
-		}}, proofs: "link,namespace"},
-		"the path leads elsewhere, no pod":  {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = sight{dir: "8:9", gone: true} }}, proofs: "link,pod"},
-		"the path leads elsewhere":          {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = sight{dir: "8:9", gone: true} }}, quarantine: "is gone"},
-		"another's namespace, elsewhere":    {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = sight{inode: 7, dir: "8:9"} }}, quarantine: "is gone"},
-		"the path cannot be seen, no pod":   {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees = nil }}, proofs: "link,pod"},
-		"the path cannot be seen":           {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees = nil }}, quarantine: "is gone"},
-		"somebody renamed the link":         {changes: []change{func(_ testing.TB, s *scene) { s.kernel.names[1], s.kernel.macs = "renamed", macs(1) }, unpod, unmount}, quarantine: "is called renamed now"},
-		"the link was made anew":            {changes: []change{func(_ testing.TB, s *scene) { delete(s.kernel.names, 1); s.kernel.names[77] = hostName(1) }, unpod, unmount}, quarantine: "has index 77 now"},
-		"another link has its index":        {changes: []change{func(_ testing.TB, s *scene) { s.kernel.names[1] = "lxcffffffffffff" }, unmount}, proofs: "link,namespace"},
-		"no pod in a copy of earlier":       {changes: []change{unlink, unpod, func(t testing.TB, s *scene) { s.kernel.sees = nil; source(t, s, sources.Snapshot) }}, quarantine: "is gone"},
-		"no pod while no server answers":    {changes: []change{unlink, unpod, func(t testing.TB, s *scene) { s.kernel.sees = nil; server(t, s, apiservers.No) }}, quarantine: "is gone"},
-		"no pod among manifests":            {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees = nil; s.rig.live = nil }}, quarantine: "is gone"},
-		"the pod has a younger sandbox":     {changes: []change{unlink, unmount, func(t testing.TB, s *scene) { s.another(t, "uid-1"); s.kernel.sees[netns(1)] = sight{} }}, proofs: "link,pod"},
-		"the pod was made anew by its name": {changes: []change{unlink, func(t testing.TB, s *scene) { s.another(t, "uid-new"); s.kernel.sees[netns(1)] = sight{} }}, proofs: "link,pod"},
+		}}, evidence: "link,namespace"},
+		"path of another namespace, no pod":        {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{dir: "8:9", gone: true} }}, evidence: "link,pod"},
+		"path of another namespace":                {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{dir: "8:9", gone: true} }}, quarantine: "is gone"},
+		"namespace of another pod, another path":   {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{inode: 7, dir: "8:9"} }}, quarantine: "is gone"},
+		"the path cannot be seen, no pod":          {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees = nil }}, evidence: "link,pod"},
+		"the path cannot be seen":                  {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees = nil }}, quarantine: "is gone"},
+		"link renamed":                             {changes: []change{func(_ testing.TB, s *scene) { s.kernel.names[1], s.kernel.macs = "renamed", macs(1) }, unpod, unmount}, quarantine: "is called renamed now"},
+		"link recreated":                           {changes: []change{func(_ testing.TB, s *scene) { delete(s.kernel.names, 1); s.kernel.names[77] = hostName(1) }, unpod, unmount}, quarantine: "has index 77 now"},
+		"another link has its index":               {changes: []change{func(_ testing.TB, s *scene) { s.kernel.names[1] = "lxcffffffffffff" }, unmount}, evidence: "link,namespace"},
+		"no pod in the snapshot of a previous run": {changes: []change{unlink, unpod, func(t testing.TB, s *scene) { s.kernel.sees = nil; source(t, s, sources.Snapshot) }}, quarantine: "is gone"},
+		"no pod while no server is reachable":      {changes: []change{unlink, unpod, func(t testing.TB, s *scene) { s.kernel.sees = nil; server(t, s, apiservers.No) }}, quarantine: "is gone"},
+		"no pod among manifests":                   {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees = nil; s.rig.live = nil }}, quarantine: "is gone"},
+		"the pod has a younger sandbox":            {changes: []change{unlink, unmount, func(t testing.TB, s *scene) { s.another(t, "uid-1"); s.kernel.sees[netns(1)] = observation{} }}, evidence: "link,pod"},
+		"pod recreated with the same name":         {changes: []change{unlink, func(t testing.TB, s *scene) { s.another(t, "uid-new"); s.kernel.sees[netns(1)] = observation{} }}, evidence: "link,pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -180,20 +180,20 @@ func TestCollect_TwoProofsInTwoLooksAndNoSignOfLife(t *testing.T) {
 			require.Equal(t, before, s.endpoint(1), "one look decides nothing, nor do two that are close")
 			s.round(t, 1)
 			for range 3 { // further scans change nothing
-				if c.proofs != "" {
+				if c.evidence != "" {
 					require.Nil(t, s.endpoint(1))
-					require.Empty(t, s.addresses.holder("10.0.0.1"))
-					row, _, _ := s.Collected.Get(s.db.ReadTxn(), collectedendpoints.ByProofs(c.proofs))
+					require.Empty(t, s.addresses.ownerOf("10.0.0.1"))
+					row, _, _ := s.Collected.Get(s.db.ReadTxn(), collectedendpoints.ByProofs(c.evidence))
 					require.EqualValues(t, 1, row.Count)
 					require.Contains(t, row.Last, "container-1:eth0")
 				} else {
 					requireMark(t, c.quarantine, s.endpoint(1).Quarantine)
 					requireMark(t, c.doubt, s.endpoint(1).Doubt)
-					require.NotEmpty(t, s.addresses.holder("10.0.0.1"))
+					require.NotEmpty(t, s.addresses.ownerOf("10.0.0.1"))
 					require.Zero(t, s.Collected.NumObjects(s.db.ReadTxn()))
 				}
 				require.Empty(t, s.endpoint(2).Quarantine+s.endpoint(2).Doubt, "the other one lives")
-				s.round(t, patience*testInterval)
+				s.round(t, slowScanFactor*testInterval)
 			}
 		})
 	}
@@ -233,10 +233,10 @@ func TestCollect_QuarantineEndsWithItsReason(t *testing.T) {
 }
 
 // A proof that is missing in one of two scans does not count.
-func TestCollect_ProofThatOneLookDoesNotSeeBeginsAnew(t *testing.T) {
+func TestCollect_EvidenceMissingInOneScan_Restarts(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
-	gone := func() { delete(s.kernel.names, 1); s.kernel.sees[netns(1)] = sight{dir: "1:2", gone: true} }
+	gone := func() { delete(s.kernel.names, 1); s.kernel.sees[netns(1)] = observation{dir: "1:2", gone: true} }
 	gone()
 	s.round(t, 0)
 	s.kernel.names[1] = hostName(1) // a scan between the two sees the link
@@ -250,12 +250,12 @@ func TestCollect_ProofThatOneLookDoesNotSeeBeginsAnew(t *testing.T) {
 
 // After a restart the rows of pods arrive after the first scans of links. The second proof still counts after one interval, without the longer pause of settled
 // suspects.
-func TestCollect_SecondProofThatComesLateIsWaitedForNoLonger(t *testing.T) {
+func TestCollect_LateSecondEvidence_NoExtraPause(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
 	source(t, s, sources.Snapshot)
 	delete(s.kernel.names, 1)
-	s.kernel.sees[netns(1)] = sight{} // as in a container without that mount
+	s.kernel.sees[netns(1)] = observation{} // as in a container without that mount
 	s.pod(t, 1, false)
 	s.round(t, 0)
 	s.round(t, testInterval)
@@ -268,13 +268,13 @@ func TestCollect_SecondProofThatComesLateIsWaitedForNoLonger(t *testing.T) {
 }
 
 // The row that reports a responsive API server may arrive after all other rows. It triggers a scan by itself.
-func TestCollect_AServerThatAnswersIsNotWaitedFor(t *testing.T) {
+func TestCollect_ResponsiveAPIServer_TriggersScan(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, 1)
 		server(t, s, apiservers.No)
 		delete(s.kernel.names, 1)
-		s.kernel.sees[netns(1)] = sight{} // as in a container without that mount
+		s.kernel.sees[netns(1)] = observation{} // as in a container without that mount
 		s.pod(t, 1, false)
 		s.observe(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -292,32 +292,32 @@ func TestCollect_AServerThatAnswersIsNotWaitedFor(t *testing.T) {
 }
 
 // The id of a removed endpoint is assigned to a new endpoint between two scans. Proofs against the removed endpoint do not count for the new one.
-func TestCollect_AnotherEndpointOfTheSameIDIsJudgedByItself(t *testing.T) {
+func TestCollect_ReusedID_NeedsNewEvidence(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
 	delete(s.kernel.names, 1)
-	s.kernel.sees[netns(1)] = sight{dir: "1:2", gone: true}
+	s.kernel.sees[netns(1)] = observation{dir: "1:2", gone: true}
 	s.round(t, 0)
 	require.NoError(t, s.Delete(t.Context(), "1"))
 	s.lastID = 0
 	q := request(1)
 	q.ContainerID, q.NetnsPath, q.NetnsInode = "container-new", netns(1), 5
-	s.kernel.sees[netns(1)] = sight{inode: 5, dir: "1:2"}
+	s.kernel.sees[netns(1)] = observation{inode: 5, dir: "1:2"}
 	_, err := s.Create(t.Context(), q)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.rows()[0].ID)
-	s.kernel.sees[netns(1)] = sight{dir: "1:2", gone: true}
+	s.kernel.sees[netns(1)] = observation{dir: "1:2", gone: true}
 	s.round(t, testInterval)
 	require.NotNil(t, s.endpoint(1))
 }
 
 // The fields of a damaged file may be wrong, so proofs do not remove its endpoint.
-func TestCollect_DamagedFilesAreLeftToPeople(t *testing.T) {
+func TestCollect_DamagedFile_KeepsEndpoint(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
 	require.NoError(t, s.manager.mark(s.endpoint(1), damaged, ""))
 	delete(s.kernel.names, 1)
-	s.kernel.sees[netns(1)] = sight{dir: "1:2", gone: true}
+	s.kernel.sees[netns(1)] = observation{dir: "1:2", gone: true}
 	s.pod(t, 1, false)
 	for range 4 {
 		s.round(t, testInterval)
@@ -326,7 +326,7 @@ func TestCollect_DamagedFilesAreLeftToPeople(t *testing.T) {
 }
 
 // While the kernel cannot be read, no endpoint is evaluated and previous proofs do not count.
-func TestCollect_AKernelThatDoesNotAnswerProvesNothing(t *testing.T) {
+func TestCollect_UnreadableKernel_ResetsEvidence(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
 	names := s.kernel.names
@@ -343,7 +343,7 @@ func TestCollect_AKernelThatDoesNotAnswerProvesNothing(t *testing.T) {
 
 // Links, namespaces and pods are removed and added in random order. An endpoint whose link or namespace existed at any time during an interval is not removed
 // in it. A removed endpoint had two proofs for the whole interval.
-func TestCollect_NeverRemovesWhatLives(t *testing.T) {
+func TestCollect_RandomChanges_KeepLiveEndpoints(t *testing.T) {
 	t.Parallel()
 	r := testseed.New(t)
 	const pods = 6
@@ -364,9 +364,9 @@ func TestCollect_NeverRemovesWhatLives(t *testing.T) {
 		if w.link {
 			s.kernel.names[i] = hostName(i)
 		}
-		s.kernel.sees[netns(i)] = sight{dir: "1:2", gone: true}
+		s.kernel.sees[netns(i)] = observation{dir: "1:2", gone: true}
 		if w.space {
-			s.kernel.sees[netns(i)] = placeOf(i)
+			s.kernel.sees[netns(i)] = observationOf(i)
 		}
 		s.pod(t, i, w.pod)
 		s.round(t, time.Duration(r.IntN(int(testInterval))))
@@ -374,12 +374,12 @@ func TestCollect_NeverRemovesWhatLives(t *testing.T) {
 			if living[n].link || living[n].space {
 				lastSeen[n] = s.now
 			}
-			if s.endpoint(uint16(n)) != nil || s.addresses.holder(fmt.Sprintf("10.0.0.%d", n)) == "" && lastSeen[n].IsZero() {
+			if s.endpoint(uint16(n)) != nil || s.addresses.ownerOf(fmt.Sprintf("10.0.0.%d", n)) == "" && lastSeen[n].IsZero() {
 				continue
 			}
 			require.GreaterOrEqual(t, s.now.Sub(lastSeen[n]), testInterval, "endpoint %d", n)
 			removed++
-			s.kernel.names[n], s.kernel.sees[netns(n)] = hostName(n), placeOf(n)
+			s.kernel.names[n], s.kernel.sees[netns(n)] = hostName(n), observationOf(n)
 			s.pod(t, n, true)
 			living[n], lastSeen[n] = world{true, true, true}, s.now
 			s.lastID = uint16(n - 1)
@@ -392,10 +392,10 @@ func TestCollect_NeverRemovesWhatLives(t *testing.T) {
 	require.NotZero(t, removed, "nothing was ever removed")
 }
 
-func TestVerify_WritesFilesThatSomebodyRemoved(t *testing.T) {
+func TestVerify_RewritesRemovedFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 3)
+	writePreviousRun(t, dir, 3)
 	r := started(t, dir)
 	require.NoError(t, os.Remove(path(dir, "2.json")))
 	var found repairs

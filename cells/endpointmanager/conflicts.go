@@ -27,7 +27,7 @@ func resolveConflicts(list []found) {
 		}
 		ids[f.ep.ID] = true
 	}
-	giveIDs(homeless, ids)
+	assignIDs(homeless, ids)
 	for _, f := range order {
 		if f.ep != nil {
 			f.yield(taken)
@@ -35,7 +35,7 @@ func resolveConflicts(list []found) {
 	}
 }
 
-func giveIDs(homeless []*found, ids map[uint16]bool) {
+func assignIDs(homeless []*found, ids map[uint16]bool) {
 	id := uint16(0)
 	for _, f := range homeless {
 		for id++; id <= maxID && ids[id]; id++ {

@@ -15,7 +15,7 @@ import (
 
 // For any set of conflicting files: each id, attachment, link and address has one owner afterwards, no address is lost, and a complete file without a conflict
 // is unchanged.
-func TestResolveConflicts_OneOwnerForEachThingAndNoAddressLost(t *testing.T) {
+func TestResolveConflicts_OneOwnerPerResourceNoAddressLost(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

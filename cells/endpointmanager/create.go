@@ -82,7 +82,7 @@ func (m *manager) enter(ep *endpoints.Endpoint, pod *k8s.Pod) (err error) {
 	ep.Serial = m.lastSerial
 	of := m.ofPod(txn, ep, pod)
 	ep.Labels, ep.LabelsMissing, ep.Ports = of.labels, of.missing, of.ports
-	m.tellGateways(txn, ep)
+	m.recordGateways(txn, ep)
 	if err := m.store(ep); err != nil {
 		return errors.Join(err, m.files.Remove(fileName(ep.ID)))
 	}
@@ -100,9 +100,9 @@ func (m *manager) remember(ep *endpoints.Endpoint) {
 	}
 }
 
-// tellGateways records the router addresses that the pod uses as gateways. The pod sends ARP requests and neighbor solicitations for them during its whole
+// recordGateways records the router addresses that the pod uses as gateways. The pod sends ARP requests and neighbor solicitations for them during its whole
 // lifetime, even if the range of the node changes.
-func (m *manager) tellGateways(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
+func (m *manager) recordGateways(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
 	for node := range m.node.All(txn) {
 		if ep.IPv4.IsValid() && node.IPv4.AllocRange.Contains(ep.IPv4) {
 			ep.GatewayIPv4 = node.IPv4.Router

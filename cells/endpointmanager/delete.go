@@ -59,7 +59,7 @@ func (m *manager) removeQueued(e deletequeue.Entry) error {
 // since. It does not apply to an endpoint of this run whose link exists, because that endpoint was created later. An error leaves the entry in the queue.
 func (m *manager) means(e deletequeue.Entry, ep *endpoints.Endpoint) (bool, error) {
 	if e.NewestInterface != 0 || ep.Restored {
-		return e.Means(ep.HostIfIndex), nil
+		return e.AppliesTo(ep.HostIfIndex), nil
 	}
 	all, err := m.kernel.links()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // If one step fails, the other parts of the endpoint are removed, and a second request succeeds.
-func TestDelete_FileThatCannotBeRemovedIsReportedAndTheRestGoes(t *testing.T) {
+func TestDelete_FileNotRemovable_ReportsAndRemovesRest(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	_, err := r.Create(t.Context(), request(1))
@@ -33,7 +33,7 @@ func TestDelete_FileThatCannotBeRemovedIsReportedAndTheRestGoes(t *testing.T) {
 }
 
 // No second request follows, because the endpoint has no row: the agent removes the file itself as soon as possible.
-func TestDelete_FileThatIsLeftGoesByItself(t *testing.T) {
+func TestDelete_LeftoverFile_RemovedWithoutRequest(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	_, err := r.Create(t.Context(), request(1))
@@ -54,7 +54,7 @@ func TestDelete_FileThatIsLeftGoesByItself(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestDeleteContainer_RemovesEachOfItsInterfaces(t *testing.T) {
+func TestDeleteContainer_RemovesAllInterfaces(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	for n := 1; n <= 3; n++ {
@@ -73,7 +73,7 @@ func TestDeleteContainer_RemovesEachOfItsInterfaces(t *testing.T) {
 // BenchmarkCreateAndDelete measures the share of this cell in an ADD and a DEL, with 250 endpoints.
 func BenchmarkCreateAndDelete(b *testing.B) {
 	dir := b.TempDir()
-	earlierRun(b, dir, 250)
+	writePreviousRun(b, dir, 250)
 	r := started(b, dir)
 	q := request(300)
 	for b.Loop() {

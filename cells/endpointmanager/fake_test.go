@@ -30,13 +30,13 @@ import (
 type fakeAllocator struct {
 	mu       sync.Mutex
 	claimed  map[netip.Addr]string // address -> attachment
-	refused  map[netip.Addr]bool   // claims of these addresses fail
+	rejected map[netip.Addr]bool   // claims of these addresses fail
 	released int
 	open     bool // RestoreDone was called
 }
 
 func newAllocator() *fakeAllocator {
-	return &fakeAllocator{claimed: map[netip.Addr]string{}, refused: map[netip.Addr]bool{}}
+	return &fakeAllocator{claimed: map[netip.Addr]string{}, rejected: map[netip.Addr]bool{}}
 }
 
 var errUnused = errors.New("not used by this cell")
@@ -57,7 +57,7 @@ func (a *fakeAllocator) Claim(claims []ipam.Claim) error {
 
 func (a *fakeAllocator) take(claims []ipam.Claim) error {
 	for _, c := range claims {
-		if _, taken := a.claimed[c.Addr]; taken || a.refused[c.Addr] {
+		if _, taken := a.claimed[c.Addr]; taken || a.rejected[c.Addr] {
 			return fmt.Errorf("claim %s: %w", c.Addr, ipam.ErrTaken)
 		}
 	}
@@ -97,7 +97,7 @@ func (a *fakeAllocator) RestoreDone() {
 	a.open = true
 }
 
-func (a *fakeAllocator) holder(addr string) string {
+func (a *fakeAllocator) ownerOf(addr string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.claimed[netip.MustParseAddr(addr)]
@@ -114,7 +114,7 @@ type fakeKernel struct {
 	mu    sync.Mutex
 	names map[int]string
 	macs  map[int]mac.Addr
-	sees  map[string]sight // by path
+	sees  map[string]observation // by path
 	run   string
 	err   error
 }
@@ -129,7 +129,7 @@ func (k *fakeKernel) links() (links, error) {
 	return all, k.err
 }
 
-func (k *fakeKernel) namespace(path string) sight {
+func (k *fakeKernel) namespace(path string) observation {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.sees[path]

@@ -20,7 +20,7 @@ func (r *rig) setNode(t testing.TB, prefix, router string) {
 }
 
 // The router address that a pod uses as gateway is stored with its endpoint, across restarts and changes of the node's range.
-func TestCreate_RemembersTheGateway(t *testing.T) {
+func TestCreate_StoresGateway(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := started(t, dir)

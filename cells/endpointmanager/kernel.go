@@ -17,7 +17,7 @@ type kernel interface {
 	// links returns the veths in the agent's network namespace by their index.
 	links() (links, error)
 	// namespace stats the path at which the runtime mounts a pod's network namespace.
-	namespace(path string) sight
+	namespace(path string) observation
 	// boot returns the boot id of the kernel; empty when it cannot be read.
 	boot() string
 }
@@ -28,9 +28,9 @@ type link struct {
 	mac  mac.Addr
 }
 
-// sight is the agent's view of the path of a namespace. It may differ from the runtime's view: in a container the path may lead to another directory or to
+// observation is the agent's view of the path of a namespace. It may differ from the runtime's view: in a container the path may lead to another directory or to
 // none.
-type sight struct {
+type observation struct {
 	inode uint64 // inode of the network namespace at the path; 0 when there is none
 	dir   string // "device:inode" of the directory; empty when it is not visible
 	gone  bool   // the directory is visible and has no such file
@@ -61,7 +61,7 @@ func (realKernel) links() (links, error) {
 	return veths, nil
 }
 
-func (realKernel) namespace(path string) (s sight) {
+func (realKernel) namespace(path string) (s observation) {
 	var dir, file unix.Stat_t
 	if err := unix.Stat(filepath.Dir(path), &dir); err != nil {
 		return s

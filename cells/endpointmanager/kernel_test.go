@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-func TestPrivilegedLinks_AreThoseOfTheNamespace(t *testing.T) {
+func TestPrivilegedLinks_ListsVethsOfNamespace(t *testing.T) {
 	var index int
 	var found links
 	testnet.New(t).Do(func() {
@@ -36,7 +36,7 @@ func TestPrivilegedLinks_AreThoseOfTheNamespace(t *testing.T) {
 }
 
 // The agent's view of a path: a namespace, no file, another file, or no directory.
-func TestPrivilegedNamespace_WhatIsSeenAtAPath(t *testing.T) {
+func TestPrivilegedNamespace_ByPath(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
 	k, dir := realKernel{}, t.TempDir()

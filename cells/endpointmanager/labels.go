@@ -62,7 +62,7 @@ func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.P
 	if !found && m.live != nil { // without Kubernetes no row of the namespace arrives
 		missing = "labels of namespace " + ep.K8sNamespace + ", which is not read yet"
 	}
-	return fromPod{endpoint.WithOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
+	return fromPod{endpoint.MergeOtherSources(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
 }
 
 // unread names the labels that are missing because the pod of an endpoint has no row. Without Kubernetes it returns an empty string once the manifests are

@@ -34,7 +34,7 @@ func (r *rig) setNamespace(t testing.TB, n *k8s.Namespace) {
 	txn.Commit()
 }
 
-func TestLabels_OfThePodReplaceThoseOfTheRequestWithSourceK8s(t *testing.T) {
+func TestLabels_PodLabelsReplaceRequestedK8sLabels(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	r.setNamespace(t, &k8s.Namespace{Name: "default", Labels: map[string]string{"team": "a"}})
@@ -53,7 +53,7 @@ func TestLabels_OfThePodReplaceThoseOfTheRequestWithSourceK8s(t *testing.T) {
 	}, endpoint.FormatLabels(ep.Labels))
 }
 
-func TestLabels_OfTheRequestWithoutAPodOrWithAnotherIncarnation(t *testing.T) {
+func TestLabels_NoPodOrOtherUID_UsesRequestedLabels(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "another", Labels: map[string]string{"app": "old"}})
@@ -68,7 +68,7 @@ func TestLabels_OfTheRequestWithoutAPodOrWithAnotherIncarnation(t *testing.T) {
 
 // Without Kubernetes a pod has no labels when no manifest contains it. Until the manifests are read this is unknown, and labelsMissing is set until the same
 // row that has the labels.
-func TestLabels_AreMissingUntilTheManifestsAreRead(t *testing.T) {
+func TestLabels_MissingUntilManifestsAreRead(t *testing.T) {
 	t.Parallel()
 	for _, state := range []sources.State{"", sources.Waiting, sources.Snapshot} {
 		r := started(t, t.TempDir())
@@ -98,7 +98,7 @@ func TestLabels_AreMissingUntilTheManifestsAreRead(t *testing.T) {
 }
 
 // An endpoint of the previous run keeps the labels of its state file.
-func TestLabels_OfTheRunBeforeAreNotMissing(t *testing.T) {
+func TestLabels_RestoredFromPreviousRun_NotMissing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := started(t, dir).Create(t.Context(), request(1))
@@ -111,7 +111,7 @@ func TestLabels_OfTheRunBeforeAreNotMissing(t *testing.T) {
 }
 
 // A copy of the pods is older than the state file of an endpoint whose label has changed since. The old label does not return.
-func TestLabels_CopyTakesNobodyBack(t *testing.T) {
+func TestLabels_OlderSnapshot_DoesNotRevertLabels(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	pod := func(role string) *k8s.Pod {
@@ -143,14 +143,14 @@ func TestLabels_CopyTakesNobodyBack(t *testing.T) {
 }
 
 // With a state directory that cannot be written, labels still follow the pod. The file is written as soon as possible.
-func TestFollowPods_WithoutAPlaceForTheFile(t *testing.T) {
+func TestFollowPods_StateDirectoryNotWritable_UpdatesLabels(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := started(t, dir)
 	_, err := r.Create(t.Context(), request(1))
 	require.NoError(t, err)
-	away := r.files.Dir() + ".away"
-	require.NoError(t, os.Rename(r.files.Dir(), away))
+	backup := r.files.Dir() + ".away"
+	require.NoError(t, os.Rename(r.files.Dir(), backup))
 	require.NoError(t, os.WriteFile(r.files.Dir(), nil, 0o600))
 	r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": "a"}})
 	for range 2 {
@@ -158,7 +158,7 @@ func TestFollowPods_WithoutAPlaceForTheFile(t *testing.T) {
 		require.ErrorContains(t, err, "write the labels of endpoint 1")
 		require.Equal(t, "a", r.rows()[0].Labels["k8s:app"])
 	}
-	require.NoError(t, errors.Join(os.Remove(r.files.Dir()), os.Rename(away, r.files.Dir())))
+	require.NoError(t, errors.Join(os.Remove(r.files.Dir()), os.Rename(backup, r.files.Dir())))
 	_, _, err = r.refreshLabels()
 	require.NoError(t, err)
 	require.Equal(t, "a", started(t, dir).rows()[0].Labels["k8s:app"])
@@ -177,7 +177,7 @@ func (r *rig) read(t testing.TB, state sources.State) {
 	require.NoError(t, err)
 }
 
-func TestSetLabels_ReplacesTheUsersAndKeepsThoseOfThePod(t *testing.T) {
+func TestSetLabels_ReplacesUserLabelsKeepsPodLabels(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := started(t, dir)
@@ -206,7 +206,7 @@ func TestSetLabels_ReplacesTheUsersAndKeepsThoseOfThePod(t *testing.T) {
 	require.Len(t, ep.Labels, 1)
 }
 
-func TestFollowPods_LabelsComeWithThePodAndItsNamespace(t *testing.T) {
+func TestFollowPods_LabelsFollowPodAndNamespace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := started(t, t.TempDir())

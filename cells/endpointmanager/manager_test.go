@@ -29,8 +29,8 @@ func TestCreate_StoresRowFileAndClaims(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint16(1), ep.ID)
 	require.Equal(t, []string{"1.json"}, r.fileNames(t))
-	require.Equal(t, "container-1:eth0", r.addresses.holder("10.0.0.1"))
-	require.Equal(t, "container-1:eth0", r.addresses.holder("fd00::1"))
+	require.Equal(t, "container-1:eth0", r.addresses.ownerOf("10.0.0.1"))
+	require.Equal(t, "container-1:eth0", r.addresses.ownerOf("fd00::1"))
 	n, err := r.DeleteContainer(t.Context(), "container-1")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
@@ -40,8 +40,8 @@ func TestCreate_StoresRowFileAndClaims(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// TestCreate_AnswersAClientThatSendsNoMore: the server cancels the context of a client that closes its sending side.
-func TestCreate_AnswersAClientThatSendsNoMore(t *testing.T) {
+// TestCreate_HalfClosedClient_GetsReply: the server cancels the context of a client that closes its sending side.
+func TestCreate_HalfClosedClient_GetsReply(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	_, err := r.Create(t.Context(), request(1))
@@ -54,7 +54,7 @@ func TestCreate_AnswersAClientThatSendsNoMore(t *testing.T) {
 	}
 }
 
-func TestCreate_ConflictNamesBothSidesAndLeavesTheFirstAlone(t *testing.T) {
+func TestCreate_Conflict_NamesBothAndKeepsFirst(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	first, err := r.Create(t.Context(), request(1))
@@ -77,17 +77,17 @@ func TestCreate_ConflictNamesBothSidesAndLeavesTheFirstAlone(t *testing.T) {
 	}
 }
 
-func TestCreate_ClaimRefusedLeavesNothing(t *testing.T) {
+func TestCreate_ClaimRejected_LeavesNothing(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	q := request(1)
-	r.addresses.refused[q.IPv6] = true
+	r.addresses.rejected[q.IPv6] = true
 	_, err := r.Create(t.Context(), q)
 	require.ErrorIs(t, err, ipam.ErrTaken)
 	r.requireEmpty(t)
 }
 
-func TestCreate_InvalidRequestIsRefusedBeforeAnything(t *testing.T) {
+func TestCreate_InvalidRequest_RejectedWithoutSideEffects(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, t.TempDir()) // not started: validation does not wait
 	q := request(1)
@@ -96,7 +96,7 @@ func TestCreate_InvalidRequestIsRefusedBeforeAnything(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
 }
 
-func TestCreate_FileThatCannotBeWrittenIsUndone(t *testing.T) {
+func TestCreate_FileNotWritable_IsUndone(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	require.NoError(t, os.MkdirAll(filepath.Join(r.files.Dir(), "1.json", "x"), 0o700))
@@ -118,8 +118,8 @@ func TestCreate_WaitsForRestore(t *testing.T) {
 	require.ErrorContains(t, r.Delete(ctx, "1"), "the client went away")
 }
 
-// TestCreate_BeforeTheRestoreKnowsTheBoot: without the boot id in the row, a reboot would not prove that the pod has ended.
-func TestCreate_BeforeTheRestoreKnowsTheBoot(t *testing.T) {
+// TestCreate_BeforeRestore_StoresBootID: without the boot id in the row, a reboot would not prove that the pod has ended.
+func TestCreate_BeforeRestore_StoresBootID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, t.TempDir())
@@ -180,7 +180,7 @@ func TestCreate_WaitReturnsWhenReady(t *testing.T) {
 	})
 }
 
-func TestCreate_WaitTimesOutWithTheCauseAndUndoesEverything(t *testing.T) {
+func TestCreate_WaitTimeout_ReportsCauseAndUndoes(t *testing.T) {
 	t.Parallel()
 	for want, state := range map[string]*endpointstates.EndpointState{
 		"no controller has processed the endpoint": nil,
@@ -229,7 +229,7 @@ func TestCreate_DeletedWhileItWaits(t *testing.T) {
 	})
 }
 
-func TestNextID_AFreedIDComesLast(t *testing.T) {
+func TestNextID_FreedID_IsReusedLast(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	for n := 1; n <= 5; n++ {
@@ -282,7 +282,7 @@ func TestLookup_ByEachPrefix(t *testing.T) {
 	require.ErrorIs(t, r.Delete(t.Context(), "7"), endpoint.ErrNotFound)
 }
 
-func TestCreate_ManyOfOneAttachmentHaveOneWinner(t *testing.T) {
+func TestCreate_ConcurrentSameAttachment_OneSucceeds(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	var won atomic.Int32
@@ -366,8 +366,8 @@ func (s readyMeanwhile) GetWatch(txn statedb.ReadTxn, q statedb.Query[*endpoints
 	return state, rev, changed, found
 }
 
-// TestWaitReady_WhatIsReadyAtTheLastMomentStays: a select with two ready cases picks a random one.
-func TestWaitReady_WhatIsReadyAtTheLastMomentStays(t *testing.T) {
+// TestWaitReady_ReadyAtDeadline_Succeeds: a select with two ready cases picks a random one.
+func TestWaitReady_ReadyAtDeadline_Succeeds(t *testing.T) {
 	t.Parallel()
 	for range 50 {
 		r := started(t, t.TempDir())

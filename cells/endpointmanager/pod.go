@@ -60,7 +60,7 @@ func (m *manager) learnPod(ctx context.Context, ep *endpoints.Endpoint) *k8s.Pod
 		err = errors.New("the API server has another pod of this name, with UID " + pod.UID)
 	}
 	if err != nil {
-		ep.Labels = endpoint.WithOthers(labels.OfNamespace(m.cluster, ep.K8sNamespace), ep.Labels)
+		ep.Labels = endpoint.MergeOtherSources(labels.OfNamespace(m.cluster, ep.K8sNamespace), ep.Labels)
 		ep.LabelsMissing = fmt.Sprintf("labels of pod %s, which the watch has not delivered: %s", ep.PodName(), err)
 		m.log.Warn("The labels of a new pod are not known yet", "pod", ep.PodName(), "error", err)
 		return nil
@@ -78,7 +78,7 @@ func (m *manager) awaitPod(ctx context.Context, ep *endpoints.Endpoint) bool {
 		_, _, podChanged, _ := m.pods.GetWatch(txn, k8s.PodByName(ep.PodName()))
 		_, _, namespaceChanged, namespace := m.namespaces.GetWatch(txn, k8s.NamespaceByName(ep.K8sNamespace))
 		found := m.podOf(txn, ep) != nil
-		if found && namespace || apiservers.Away(txn, m.servers) {
+		if found && namespace || apiservers.AllUnreachable(txn, m.servers) {
 			return found
 		}
 		select {

@@ -33,7 +33,7 @@ func answers(pod *k8s.Pod, err error) livePods {
 	return func(context.Context, string, string) (*k8s.Pod, error) { return pod, err }
 }
 
-func mustNotAsk(t testing.TB) livePods {
+func failOnLookup(t testing.TB) livePods {
 	return func(context.Context, string, string) (*k8s.Pod, error) {
 		t.Error("the API server was asked for a pod whose row is there")
 		return nil, errors.New("must not be asked")
@@ -52,10 +52,10 @@ func onePod(app string) *k8s.Pod {
 	return &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": app}}
 }
 
-func TestCreate_WaitsForTheRowOfItsPod(t *testing.T) {
+func TestCreate_WaitsForPodRow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := withKubernetes(t, mustNotAsk(t))
+		r := withKubernetes(t, failOnLookup(t))
 		r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "the one before", Labels: map[string]string{"app": "old"}})
 		go func() {
 			time.Sleep(300 * time.Millisecond)
@@ -75,9 +75,9 @@ func TestCreate_WaitsForTheRowOfItsPod(t *testing.T) {
 }
 
 // The runtime knows a static pod by the UID that kubelet assigned, and the API server by the UID of its mirror pod.
-func TestCreate_AStaticPodHasTwoUIDs(t *testing.T) {
+func TestCreate_StaticPod_MatchesBothUIDs(t *testing.T) {
 	t.Parallel()
-	r := withKubernetes(t, mustNotAsk(t))
+	r := withKubernetes(t, failOnLookup(t))
 	pod := onePod("web")
 	pod.UID, pod.StaticUID = "that of the object", "uid-1"
 	r.setPod(t, pod)
@@ -85,7 +85,7 @@ func TestCreate_AStaticPodHasTwoUIDs(t *testing.T) {
 	require.Equal(t, "web", ep.Labels["k8s:app"])
 }
 
-func TestCreate_AsksTheAPIServerOnceWhenTheWatchIsLate(t *testing.T) {
+func TestCreate_LateWatch_QueriesAPIServerOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := withKubernetes(t, answers(onePod("web"), nil))
@@ -104,7 +104,7 @@ func TestCreate_AsksTheAPIServerOnceWhenTheWatchIsLate(t *testing.T) {
 	})
 }
 
-func TestCreate_GoesOnWithTheNamespaceWhenNobodyKnowsThePod(t *testing.T) {
+func TestCreate_UnknownPod_UsesNamespaceLabels(t *testing.T) {
 	t.Parallel()
 	other := onePod("old")
 	other.UID = "another"
@@ -137,7 +137,7 @@ func TestCreate_GoesOnWithTheNamespaceWhenNobodyKnowsThePod(t *testing.T) {
 	}
 }
 
-func TestCreate_DoesNotWaitForAServerThatIsKnownToBeAway(t *testing.T) {
+func TestCreate_APIServerUnavailable_DoesNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := withKubernetes(t, answers(nil, errors.New("connection refused")))
@@ -160,11 +160,11 @@ func TestCreate_DoesNotWaitForAServerThatIsKnownToBeAway(t *testing.T) {
 	})
 }
 
-func TestCreate_SaysWhenTheNamespaceIsNotRead(t *testing.T) {
+func TestCreate_UnreadNamespace_ReportsMissingLabels(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := started(t, t.TempDir())
-		r.live = mustNotAsk(t)
+		r.live = failOnLookup(t)
 		r.setPod(t, onePod("web"))
 		ep, took := r.create(t)
 		require.Equal(t, podWait, took)
@@ -193,7 +193,7 @@ func TestCreate_SilentAPIServer_TakesTwoAndAHalfSeconds(t *testing.T) {
 	})
 }
 
-func TestPodSource_TakesOnlyPodsOfThisNode(t *testing.T) {
+func TestPodSource_OnlyPodsOfThisNode(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": "web"}}

@@ -22,7 +22,7 @@ func (r *rig) deletePod(t testing.TB, p *k8s.Pod) {
 }
 
 // The object of a pod may be deleted long before its containers end. The endpoint keeps the pod's ports, also after a restart of the agent.
-func TestPorts_StayWhenThePodObjectGoes(t *testing.T) {
+func TestPorts_PodObjectDeleted_KeepsPorts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := started(t, dir)
@@ -47,7 +47,7 @@ func TestPorts_StayWhenThePodObjectGoes(t *testing.T) {
 }
 
 // The reply of the API server contains the ports like the row of the watch, and the first row of the endpoint has them.
-func TestPorts_OfThePodThatTheWatchDoesNotShow(t *testing.T) {
+func TestPorts_PodMissingFromWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		pod := onePod("web")
@@ -62,7 +62,7 @@ func TestPorts_OfThePodThatTheWatchDoesNotShow(t *testing.T) {
 }
 
 // A file of an older release has no ports, and the row of its pod exists.
-func TestPorts_OfAFileWithoutThemComeWithThePod(t *testing.T) {
+func TestPorts_FileWithoutPorts_TakenFromPod(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ep, err := started(t, dir).Create(t.Context(), request(1))

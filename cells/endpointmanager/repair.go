@@ -38,7 +38,7 @@ func (m *manager) repair(f found) (kept string, err error) {
 		return "", nil
 	}
 	if f.ep == nil {
-		return m.files.SetAside(f.name)
+		return m.files.Quarantine(f.name)
 	}
 	target := fileName(f.ep.ID)
 	if f.name == target {
@@ -48,5 +48,5 @@ func (m *manager) repair(f found) (kept string, err error) {
 	if err := m.files.Write(target, f.ep); err != nil {
 		return "", err
 	}
-	return m.files.SetAside(f.name)
+	return m.files.Quarantine(f.name)
 }

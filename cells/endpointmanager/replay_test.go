@@ -24,10 +24,10 @@ func enqueue(t *testing.T, dir, container string) {
 	require.NoError(t, q.Close())
 }
 
-func TestReplay_DeletesWhatWasQueuedAndHoldsTheLockUntilReleased(t *testing.T) {
+func TestReplay_DeletesQueuedAndHoldsLockUntilReleased(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 2)
+	writePreviousRun(t, dir, 2)
 	enqueue(t, dir, "container-1")
 	enqueue(t, dir, "container-that-never-was")
 	r := started(t, dir)
@@ -47,10 +47,10 @@ func TestReplay_DeletesWhatWasQueuedAndHoldsTheLockUntilReleased(t *testing.T) {
 	require.NoError(t, q.Close())
 }
 
-func TestReplay_APluginThatHoldsTheQueueDelaysTheStartOnlyBriefly(t *testing.T) {
+func TestReplay_QueueLockedByPlugin_DelaysStartBriefly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 1)
+	writePreviousRun(t, dir, 1)
 	q, err := deletequeue.Open(t.Context(), filepath.Join(dir, "deleteQueue"))
 	require.NoError(t, err)
 	r := started(t, dir)
@@ -70,10 +70,10 @@ func TestReplay_APluginThatHoldsTheQueueDelaysTheStartOnlyBriefly(t *testing.T) 
 	require.NoError(t, q.Close())
 }
 
-func TestReplay_ALateEntryLeavesANewerEndpointOfTheSameAttachment(t *testing.T) {
+func TestReplay_LateEntry_KeepsNewerEndpoint(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 2)
+	writePreviousRun(t, dir, 2)
 	r := started(t, dir)
 	row := r.rows()[1]
 	entry := deletequeue.Entry{ContainerID: row.ContainerID, IfName: row.IfName, NewestInterface: row.HostIfIndex - 1}
@@ -85,7 +85,7 @@ func TestReplay_ALateEntryLeavesANewerEndpointOfTheSameAttachment(t *testing.T) 
 }
 
 // A container is attached again before the entry of its DEL is replayed, and the entry has no interface number.
-func TestReplay_ALateEntryWithoutANumberLeavesALivingEndpointOfThisRun(t *testing.T) {
+func TestReplay_LateEntryWithoutNumber_KeepsLiveEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, entry := range []deletequeue.Entry{{ContainerID: "container-1", IfName: "eth0"}, {ContainerID: "container-1"}} {
 		r := started(t, t.TempDir())
@@ -107,10 +107,10 @@ func TestReplay_ALateEntryWithoutANumberLeavesALivingEndpointOfThisRun(t *testin
 }
 
 // The endpoint's file cannot be removed at first: the entry stays in the queue, and the same agent replays it later.
-func TestReplay_AnEntryThatFailsIsTriedAgainByTheSameAgent(t *testing.T) {
+func TestReplay_FailedEntry_IsRetriedBySameAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 1)
+	writePreviousRun(t, dir, 1)
 	enqueue(t, dir, "container-1")
 	r := started(t, dir)
 	file := filepath.Join(dir, "endpoints", fileName(r.rows()[0].ID))
@@ -131,8 +131,8 @@ func TestReplay_AnEntryThatFailsIsTriedAgainByTheSameAgent(t *testing.T) {
 	require.Empty(t, queue)
 }
 
-// TestReplay_ThatIsTriedAgainIsNoWedge: a restart of the agent would not free the queue, so retries are not a stall.
-func TestReplay_ThatIsTriedAgainIsNoWedge(t *testing.T) {
+// TestReplay_Retry_IsNoStall: a restart of the agent would not free the queue, so retries are not a stall.
+func TestReplay_Retry_IsNoStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -19,8 +19,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// earlierRun writes the files of endpoints 1 to n to dir.
-func earlierRun(t testing.TB, dir string, n int) {
+// writePreviousRun writes the files of endpoints 1 to n to dir.
+func writePreviousRun(t testing.TB, dir string, n int) {
 	t.Helper()
 	r := started(t, dir)
 	for i := 1; i <= n; i++ {
@@ -45,7 +45,7 @@ func write(t testing.TB, dir, name string, content []byte) {
 	require.NoError(t, os.WriteFile(path(dir, name), content, 0o600))
 }
 
-func setAside(t testing.TB, dir string) (names []string) {
+func quarantined(t testing.TB, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(path(dir, "bad"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -59,17 +59,17 @@ func setAside(t testing.TB, dir string) (names []string) {
 	return names
 }
 
-func TestRestore_RowsComeBackAndTheirAddressesAreHeld(t *testing.T) {
+func TestRestore_RestoresRowsAndClaimsAddresses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 3)
+	writePreviousRun(t, dir, 3)
 	r := started(t, dir)
 	rows := r.rows()
 	require.Len(t, rows, 3)
 	require.True(t, rows[0].Restored)
 	require.Empty(t, rows[0].Quarantine)
 	require.Equal(t, map[string]string{"container:app": "web"}, rows[0].Labels)
-	require.Equal(t, "container-3:eth0", r.addresses.holder("10.0.0.3"))
+	require.Equal(t, "container-3:eth0", r.addresses.ownerOf("10.0.0.3"))
 	require.True(t, r.addresses.open)
 	initialized, _ := r.endpoints.Initialized(r.db.ReadTxn())
 	require.True(t, initialized)
@@ -78,32 +78,32 @@ func TestRestore_RowsComeBackAndTheirAddressesAreHeld(t *testing.T) {
 	ep, err := r.Create(t.Context(), request(4))
 	require.NoError(t, err)
 	require.Equal(t, uint16(4), ep.ID, "ids go on behind the last")
-	require.Empty(t, setAside(t, dir))
+	require.Empty(t, quarantined(t, dir))
 }
 
 // For each length to which a file is cut, the start succeeds. If an address can be read from the rest, it is not allocated again.
-func TestRestore_FileCutAtEachByteNeverLosesAReadableAddress(t *testing.T) {
+func TestRestore_TruncatedFile_KeepsReadableAddress(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 1)
+	writePreviousRun(t, dir, 1)
 	whole := read(t, dir, "1.json")
 	for n := range len(whole) {
 		write(t, dir, "1.json", whole[:n])
 		r := started(t, dir)
 		part := string(whole[:n])
-		require.Equal(t, strings.Contains(part, `"ipv4":"10.0.0.1"`), r.addresses.holder("10.0.0.1") != "", "cut at %d", n)
-		require.Equal(t, strings.Contains(part, `"ipv6":"fd00::1"`), r.addresses.holder("fd00::1") != "", "cut at %d", n)
+		require.Equal(t, strings.Contains(part, `"ipv4":"10.0.0.1"`), r.addresses.ownerOf("10.0.0.1") != "", "cut at %d", n)
+		require.Equal(t, strings.Contains(part, `"ipv6":"fd00::1"`), r.addresses.ownerOf("fd00::1") != "", "cut at %d", n)
 		for _, ep := range r.rows() {
 			require.NotEmpty(t, ep.Quarantine)
 		}
-		require.Contains(t, setAside(t, dir), "1.json")
+		require.Contains(t, quarantined(t, dir), "1.json")
 	}
 }
 
-func TestRestore_DamagedFileBecomesAQuarantinedRowThatSurvivesAnotherRestart(t *testing.T) {
+func TestRestore_DamagedFile_RowStaysQuarantined(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 1)
+	writePreviousRun(t, dir, 1)
 	damaged := []byte(strings.Replace(string(read(t, dir, "1.json")), `"pod-1"`, `"pod-x"`, 1))
 	write(t, dir, "1.json", damaged)
 	for range 2 {
@@ -112,10 +112,10 @@ func TestRestore_DamagedFileBecomesAQuarantinedRowThatSurvivesAnotherRestart(t *
 		ep := r.rows()[0]
 		require.Contains(t, ep.Quarantine, "state file is damaged")
 		require.Equal(t, "container-1:eth0", ep.AttachmentID())
-		require.Equal(t, "container-1:eth0", r.addresses.holder("10.0.0.1"))
+		require.Equal(t, "container-1:eth0", r.addresses.ownerOf("10.0.0.1"))
 		require.Equal(t, hostName(1), ep.HostIfName)
 	}
-	require.Equal(t, []string{"1.json"}, setAside(t, dir), "set aside once")
+	require.Equal(t, []string{"1.json"}, quarantined(t, dir), "set aside once")
 	r := started(t, dir)
 	n, err := r.DeleteContainer(t.Context(), "container-1")
 	require.NoError(t, err)
@@ -123,10 +123,10 @@ func TestRestore_DamagedFileBecomesAQuarantinedRowThatSurvivesAnotherRestart(t *
 	r.requireEmpty(t)
 }
 
-func TestRestore_OddFilesAreSetAside(t *testing.T) {
+func TestRestore_UnknownFilesAreQuarantined(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 1)
+	writePreviousRun(t, dir, 1)
 	write(t, dir, "README", []byte("hello"))
 	write(t, dir, "2.json", []byte(`{"ID":2,"IPv4":"10.0.0.9"}`))
 	write(t, dir, "3.json", nil)
@@ -136,13 +136,13 @@ func TestRestore_OddFilesAreSetAside(t *testing.T) {
 	r := started(t, dir)
 	require.Len(t, r.rows(), 1)
 	require.Equal(t, []string{"1.json"}, r.fileNames(t))
-	require.ElementsMatch(t, []string{"README", "2.json", "3.json", "4.json", "5.json"}, setAside(t, dir))
+	require.ElementsMatch(t, []string{"README", "2.json", "3.json", "4.json", "5.json"}, quarantined(t, dir))
 }
 
-func TestRestore_CopyUnderAnotherNameDoesNotTakeTheOriginal(t *testing.T) {
+func TestRestore_CopyUnderOtherName_KeepsOriginal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 1)
+	writePreviousRun(t, dir, 1)
 	for _, name := range []string{"1.json.bak", "7.json", "01.json", "4096.json"} {
 		write(t, dir, name, read(t, dir, "1.json"))
 	}
@@ -150,13 +150,13 @@ func TestRestore_CopyUnderAnotherNameDoesNotTakeTheOriginal(t *testing.T) {
 	require.Len(t, r.rows(), 1)
 	require.Empty(t, r.rows()[0].Quarantine)
 	require.Equal(t, []string{"1.json"}, r.fileNames(t))
-	require.Len(t, setAside(t, dir), 4)
+	require.Len(t, quarantined(t, dir), 4)
 }
 
-func TestRestore_NewerFileWinsAnAddressAndTheRestOfTheOlderStaysHeld(t *testing.T) {
+func TestRestore_AddressConflict_NewerFileWins(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 2)
+	writePreviousRun(t, dir, 2)
 	var second endpoints.Endpoint
 	document, err := statefile.Decode(fileKind, read(t, dir, "2.json"))
 	require.NoError(t, err)
@@ -170,37 +170,37 @@ func TestRestore_NewerFileWinsAnAddressAndTheRestOfTheOlderStaysHeld(t *testing.
 	require.Contains(t, rows[0].Quarantine, "address 10.0.0.1 belongs to endpoint 2")
 	require.False(t, rows[0].IPv4.IsValid())
 	require.Empty(t, rows[1].Quarantine)
-	require.Equal(t, "container-2:eth0", r.addresses.holder("10.0.0.1"))
-	require.Equal(t, "container-1:eth0", r.addresses.holder("fd00::1"))
+	require.Equal(t, "container-2:eth0", r.addresses.ownerOf("10.0.0.1"))
+	require.Equal(t, "container-1:eth0", r.addresses.ownerOf("fd00::1"))
 }
 
-func TestRestore_MissingLinkIsQuarantinedAndHealsWithTheLink(t *testing.T) {
+func TestRestore_MissingLink_QuarantinedUntilLinkExists(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 2)
+	writePreviousRun(t, dir, 2)
 	r := newRig(t, dir)
 	r.kernel = &fakeKernel{names: map[int]string{1: hostName(1), 2: "eth7"}}
 	require.NoError(t, r.restore(r.done))
 	require.Empty(t, r.rows()[0].Quarantine)
 	require.Contains(t, r.rows()[1].Quarantine, "link "+hostName(2)+" with index 2 is gone")
-	require.NotEmpty(t, r.addresses.holder("10.0.0.2"))
+	require.NotEmpty(t, r.addresses.ownerOf("10.0.0.2"))
 	require.Empty(t, started(t, dir).rows()[1].Quarantine, "the reason is found anew at each start")
 }
 
-func TestRestore_LinksThatCannotBeListedQuarantineNobody(t *testing.T) {
+func TestRestore_LinkListFails_QuarantinesNoEndpoint(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 1)
+	writePreviousRun(t, dir, 1)
 	r := newRig(t, dir)
 	r.kernel = &fakeKernel{err: errors.New("no netlink")}
 	require.NoError(t, r.restore(r.done))
 	require.Empty(t, r.rows()[0].Quarantine)
 }
 
-func TestRestore_AddressOfSomebodyElse(t *testing.T) {
+func TestRestore_AddressOfOtherOwner(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	earlierRun(t, dir, 1)
+	writePreviousRun(t, dir, 1)
 	r := newRig(t, dir)
 	router := netip.MustParseAddr("10.0.0.1")
 	r.addresses.claimed[router] = "router"
@@ -208,10 +208,10 @@ func TestRestore_AddressOfSomebodyElse(t *testing.T) {
 	require.NoError(t, r.restore(r.done))
 	require.Contains(t, r.rows()[0].Quarantine, "its address is taken")
 	require.NoError(t, r.Delete(t.Context(), "1"))
-	require.Equal(t, "router", r.addresses.holder("10.0.0.1"), "deletion does not give away what is not its own")
+	require.Equal(t, "router", r.addresses.ownerOf("10.0.0.1"), "deletion does not give away what is not its own")
 }
 
-func TestRestore_DirectoryThatCannotBeReadStopsTheStart(t *testing.T) {
+func TestRestore_UnreadableDirectory_FailsStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "endpoints"), nil, 0o600))
@@ -240,7 +240,7 @@ func FuzzSalvage(f *testing.F) {
 
 func BenchmarkRestore250(b *testing.B) {
 	dir := b.TempDir()
-	earlierRun(b, dir, 250)
+	writePreviousRun(b, dir, 250)
 	for b.Loop() {
 		b.StopTimer()
 		r := newRig(b, dir)
@@ -275,7 +275,7 @@ func TestRestore_ClocksJump(t *testing.T) {
 }
 
 // A file that cannot be read is not treated as damaged: if it were moved to bad/, its addresses would be lost.
-func TestRestore_FileThatCannotBeReadStopsTheStartAndStays(t *testing.T) {
+func TestRestore_UnreadableFile_FailsStartAndIsKept(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]error{"no descriptor": syscall.EMFILE, "a bad disk": syscall.EIO, "no right": syscall.EACCES} {
 		t.Run(name, func(t *testing.T) {

@@ -50,11 +50,11 @@ func (w *hostWriter) ReplaceHost(owner string, addrs []netip.Addr) error {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
 	want := make(map[netip.Addr]*bpfendpoints.Address, len(addrs))
-	var refused []netip.Addr
+	var conflicts []netip.Addr
 	for _, addr := range addrs {
 		if row, _, found := w.table.Get(txn, bpfendpoints.AddressByAddr(addr)); found && row.Owner != owner {
 			if row.Owner == endpointOwner {
-				refused = append(refused, addr)
+				conflicts = append(conflicts, addr)
 			}
 			continue // another owner has the same address
 		}
@@ -65,8 +65,8 @@ func (w *hostWriter) ReplaceHost(owner string, addrs []netip.Addr) error {
 	}
 	w.init.hosts(txn)
 	txn.Commit()
-	if len(refused) > 0 {
-		return fmt.Errorf("replace host addresses of %s: endpoints have %v", owner, refused)
+	if len(conflicts) > 0 {
+		return fmt.Errorf("replace host addresses of %s: endpoints have %v", owner, conflicts)
 	}
 	return nil
 }

@@ -95,7 +95,7 @@ func TestCompute_SecondPassWritesNothing(t *testing.T) {
 }
 
 // If a new endpoint gets an id before the state of the old endpoint was removed, its state starts from the beginning.
-func TestCompute_ReusedIDForgetsTheEarlierEndpoint(t *testing.T) {
+func TestCompute_ReusedID_ResetsState(t *testing.T) {
 	t.Parallel()
 	c := world(t, 1)
 	require.NoError(t, c.commit(updates{insert: []*endpointstates.EndpointState{{ID: 1, Attachment: "old:eth0",
@@ -151,7 +151,7 @@ func BenchmarkOneChange(b *testing.B) {
 }
 
 // The full pass finds a change that the feed did not mark.
-func TestRun_FullPassRepairsWhatWasMissed(t *testing.T) {
+func TestRun_FullPassFindsMissedChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := world(t, 1)
@@ -171,7 +171,7 @@ func TestRun_FullPassRepairsWhatWasMissed(t *testing.T) {
 }
 
 // In a large cluster addresses of other nodes change all the time. They cause no pass; changes of this node's endpoints do.
-func TestWait_PassesOverEntriesOfOthers(t *testing.T) {
+func TestWait_SkipsEntriesOfOtherNodes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := world(t, 3)
@@ -206,9 +206,9 @@ func TestWait_PassesOverEntriesOfOthers(t *testing.T) {
 	})
 }
 
-// TestWait_AChangeBesideOneOfEntries: a deleted endpoint changes its attachment and its entry in ipcache at once, after the snapshot of a pass. The next pass
+// TestWait_ConcurrentEntryChange_StartsPass: a deleted endpoint changes its attachment and its entry in ipcache at once, after the snapshot of a pass. The next pass
 // must not wait for the full pass a minute later.
-func TestWait_AChangeBesideOneOfEntries(t *testing.T) {
+func TestWait_ConcurrentEntryChange_StartsPass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := world(t, 1)

@@ -63,7 +63,7 @@ func requireEnd(t *testing.T, from, end state, in situation) {
 	}
 }
 
-func TestLegal_IsCiliumsTable(t *testing.T) {
+func TestLegal_MatchesCiliumTable(t *testing.T) {
 	t.Parallel()
 	count := 0
 	for _, from := range allStates() {

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-func TestNotice_SaysWhatKeepsAnIdentityFromBeingTheClusters(t *testing.T) {
+func TestNotice_ReportsReasonForLocalIdentity(t *testing.T) {
 	t.Parallel()
 	own := identity.ProvisionalScope + 1
 	require.Empty(t, notice(&endpoints.Endpoint{}, observation{identity: 300}))

@@ -11,7 +11,7 @@ import (
 )
 
 // An id must not be reused while a row of its former endpoint is left.
-func TestCompute_DeletedEndpointStaysUntilItsLastRowIsGone(t *testing.T) {
+func TestCompute_DeletedEndpoint_KeptUntilLastRowIsRemoved(t *testing.T) {
 	t.Parallel()
 	drop := map[string]func(c *controller, txn statedb.WriteTxn){
 		"facts":       func(c *controller, txn statedb.WriteTxn) { remove(t, txn, c.Facts) },

@@ -87,7 +87,7 @@ func TestReport_WritesOnlyChanges(t *testing.T) {
 	}
 }
 
-func TestClose_KeepsWhatIsDegraded(t *testing.T) {
+func TestClose_KeepsDegradedRows(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	module := f.ForModule(cell.FullModuleID{"loader"})

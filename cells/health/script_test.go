@@ -27,7 +27,7 @@ func TestScripts(t *testing.T) {
 // is "job" of the module bees.comb, or "-" for the module itself.
 func reports(db *statedb.DB, table statedb.RWTable[tables.Status]) upstream.ScriptCmdsOut {
 	var source hive.HealthSource = newSource(db, table)
-	say := func(do func(h cell.Health, args []string)) script.Cmd {
+	reportCmd := func(do func(h cell.Health, args []string)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: "Report"}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			h := source.ForModule(cell.FullModuleID{"bees", "comb"})
 			if args[0] != "-" {
@@ -38,9 +38,9 @@ func reports(db *statedb.DB, table statedb.RWTable[tables.Status]) upstream.Scri
 		})
 	}
 	return upstream.NewScriptCmds(map[string]script.Cmd{
-		"say/ok":       say(func(h cell.Health, args []string) { h.OK(args[0]) }),
-		"say/degraded": say(func(h cell.Health, args []string) { h.Degraded(args[0], errors.New(args[1])) }),
-		"say/stopped":  say(func(h cell.Health, args []string) { h.Stopped(args[0]) }),
-		"say/close":    say(func(h cell.Health, _ []string) { h.Close() }),
+		"say/ok":       reportCmd(func(h cell.Health, args []string) { h.OK(args[0]) }),
+		"say/degraded": reportCmd(func(h cell.Health, args []string) { h.Degraded(args[0], errors.New(args[1])) }),
+		"say/stopped":  reportCmd(func(h cell.Health, args []string) { h.Stopped(args[0]) }),
+		"say/close":    reportCmd(func(h cell.Health, _ []string) { h.Close() }),
 	})
 }

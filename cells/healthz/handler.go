@@ -18,7 +18,7 @@ type handler struct{ http.Handler }
 func newHandler(db *statedb.DB, tables readiness.Tables, monitor *heartbeat.Monitor) handler {
 	mux := http.NewServeMux()
 	ready := func(w http.ResponseWriter, r *http.Request) {
-		verdict := readiness.Judge(db.ReadTxn(), tables)
+		verdict := readiness.Evaluate(db.ReadTxn(), tables)
 		// As in Cilium, a probe may leave out Kubernetes. A header that is not a boolean is ignored.
 		if k8s, err := strconv.ParseBool(r.Header.Get("require-k8s-connectivity")); err == nil && !k8s {
 			verdict.Sources = nil
@@ -28,14 +28,14 @@ func newHandler(db *statedb.DB, tables readiness.Tables, monitor *heartbeat.Moni
 		if !verdict.Ready() {
 			code = http.StatusServiceUnavailable
 		}
-		say(w, code, state+" - "+message)
+		writeLine(w, code, state+" - "+message)
 	}
 	live := func(w http.ResponseWriter, r *http.Request) {
-		if wedge, live := monitor.Live(r.Context()); !live {
-			say(w, http.StatusServiceUnavailable, "Failure - "+version.String()+": "+wedge)
+		if stall, live := monitor.Live(r.Context()); !live {
+			writeLine(w, http.StatusServiceUnavailable, "Failure - "+version.String()+": "+stall)
 			return
 		}
-		say(w, http.StatusOK, "Ok - "+version.String())
+		writeLine(w, http.StatusOK, "Ok - "+version.String())
 	}
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /livez", live)
@@ -43,7 +43,7 @@ func newHandler(db *statedb.DB, tables readiness.Tables, monitor *heartbeat.Moni
 	return handler{mux}
 }
 
-func say(w http.ResponseWriter, code int, line string) {
+func writeLine(w http.ResponseWriter, code int, line string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)

@@ -99,9 +99,9 @@ func BenchmarkPass(b *testing.B) {
 	}
 }
 
-// TestPass_OfChangedEndpoints adds, changes and removes endpoints at random. Each endpoint has the number of its labels, and the label sets match the
+// TestPass_ChangedEndpoints adds, changes and removes endpoints at random. Each endpoint has the number of its labels, and the label sets match the
 // endpoints.
-func TestPass_OfChangedEndpoints(t *testing.T) {
+func TestPass_ChangedEndpoints(t *testing.T) {
 	t.Parallel()
 	random, r := testseed.New(t), newRig(t)
 	r.pass(t)
@@ -143,8 +143,8 @@ func TestPass_OfChangedEndpoints(t *testing.T) {
 	}
 }
 
-// TestPass_LooksAtAllOnceAMinute: a full pass writes a row whose change the change iterator missed.
-func TestPass_LooksAtAllOnceAMinute(t *testing.T) {
+// TestPass_FullPassOnceAMinute: a full pass writes a row whose change the change iterator missed.
+func TestPass_FullPassOnceAMinute(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.insert(t, podOf(1, 0))

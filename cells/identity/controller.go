@@ -91,7 +91,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 		if err := c.numbers.save(); err != nil {
 			out.problems = append(out.problems, err)
-			out.lookAgain(time.Now().Add(saveAgain))
+			out.requestPass(time.Now().Add(saveAgain))
 		}
 		if err := c.commit(r.Txn, in, out); err != nil {
 			health.Degraded("identities are out of date", err)
@@ -100,7 +100,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 		c.report(health, in, out)
 		if c.complete {
-			out.lookAgain(c.whole.Add(endpointfeed.FullPassInterval))
+			out.requestPass(c.whole.Add(endpointfeed.FullPassInterval))
 		}
 		if !out.again.IsZero() {
 			r.Within(time.Until(out.again))
@@ -214,8 +214,8 @@ type output struct {
 // saveAgain is the time until the next attempt after a number could not be written to disk.
 const saveAgain = time.Second
 
-// lookAgain requests a pass at a time, unless an earlier one is requested; the zero time requests none.
-func (o *output) lookAgain(at time.Time) {
+// requestPass requests a pass at a time, unless an earlier one is requested; the zero time requests none.
+func (o *output) requestPass(at time.Time) {
 	if !at.IsZero() && (o.again.IsZero() || at.Before(o.again)) {
 		o.again = at
 	}
@@ -238,7 +238,7 @@ func (c *controller) resolve(txn statedb.ReadTxn, in input, now time.Time) outpu
 		if choice.want != nil {
 			out.want[key] = choice.want
 		}
-		out.lookAgain(choice.again)
+		out.requestPass(choice.again)
 		if choice.number.ID == 0 {
 			c.since[key] = s.since
 			continue

@@ -58,7 +58,7 @@ func (b *crd) choose(txn statedb.ReadTxn, in input, key string, s set, now time.
 func (b *crd) provisional(txn statedb.ReadTxn, in input, key string, s set, now time.Time, row *wanted, out choice) choice {
 	failed := row != nil && row.Status.Kind == reconciler.StatusKindError
 	has := b.numbers.byKey[key].Source == identities.Provisional
-	if !has && !failed && !s.partial && !apiservers.Away(txn, b.servers) && now.Sub(s.since) < b.grace {
+	if !has && !failed && !s.partial && !apiservers.AllUnreachable(txn, b.servers) && now.Sub(s.since) < b.grace {
 		out.again = s.since.Add(b.grace)
 		return out
 	}

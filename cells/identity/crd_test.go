@@ -15,7 +15,7 @@ import (
 )
 
 // A pod may have labels of a megabyte. Errors about them are in health and thus in every status, so they must be short.
-func TestCRD_AProblemOfThousandsOfLabelsIsShort(t *testing.T) {
+func TestCRD_ManyLabels_ErrorIsShort(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	crds, err := cilium.NewIdentityTable(db)

@@ -122,7 +122,7 @@ func count(server *kubetest.Server, verb string) (n int) {
 	return n
 }
 
-func TestBurst_OneObjectForOneSetOfLabels(t *testing.T) {
+func TestBurst_OneObjectPerLabelSet(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	w := start(t, server, t.TempDir())
@@ -136,7 +136,7 @@ func TestBurst_OneObjectForOneSetOfLabels(t *testing.T) {
 }
 
 // A pod with an identity always keeps one, whatever state the API server is in.
-func TestOutage_NumbersAreReplacedWithoutAGap(t *testing.T) {
+func TestOutage_NumbersAreReplacedWithoutGap(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	server.Stop()
@@ -157,7 +157,7 @@ func TestOutage_NumbersAreReplacedWithoutAGap(t *testing.T) {
 	require.Len(t, server.List(kubeapi.CiliumIdentities), 5)
 }
 
-func TestRestart_WithTheAPIAwayChangesNoNumber(t *testing.T) {
+func TestRestart_APIServerUnavailable_KeepsNumbers(t *testing.T) {
 	t.Parallel()
 	server, dir := kubetest.New(t), t.TempDir()
 	w := start(t, server, dir)
@@ -178,7 +178,7 @@ func TestRestart_WithTheAPIAwayChangesNoNumber(t *testing.T) {
 }
 
 // A server with all kinds of failures: it creates an object and replies with an error, rejects, and is slow.
-func TestCreate_ByAServerThatFailsInEveryWay(t *testing.T) {
+func TestCreate_FailingServer(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	var n atomic.Int64
@@ -216,7 +216,7 @@ func putIdentity(server *kubetest.Server, id uint32, labels map[string]string) {
 	server.Put(object(id, labels))
 }
 
-func TestCreate_ANumberThatIsTaken(t *testing.T) {
+func TestCreate_NumberInUse(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	c, txn := rigCreator(t, server)
@@ -237,7 +237,7 @@ func TestCreate_ANumberThatIsTaken(t *testing.T) {
 }
 
 // If a request that succeeded without a reply were treated as failed, a second object would be created.
-func TestCreate_ARequestThatSucceededWithoutAnAnswer(t *testing.T) {
+func TestCreate_SucceededRequestWithoutReply(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	c, txn := rigCreator(t, server)
@@ -258,7 +258,7 @@ func TestCreate_ARequestThatSucceededWithoutAnAnswer(t *testing.T) {
 	require.True(t, server.Get(kubeapi.CiliumIdentities, "", strconv.Itoa(int(w.ID)), nil))
 }
 
-func TestChoose_AnObjectWithAReservedNumberIsNoIdentity(t *testing.T) {
+func TestChoose_ReservedNumber_IsIgnored(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	putIdentity(server, identity.Host, map[string]string{"k8s:app": "web"})
@@ -268,7 +268,7 @@ func TestChoose_AnObjectWithAReservedNumberIsNoIdentity(t *testing.T) {
 	require.GreaterOrEqual(t, got[1], identity.ClusterMin)
 }
 
-func TestChoose_TheLowestOfTwoAndOthersWhenANumberChangesItsMeaning(t *testing.T) {
+func TestChoose_LowestNumber_ReplacedWhenLabelsChange(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	web := map[string]string{"k8s:app": "web"}
@@ -285,7 +285,7 @@ func TestChoose_TheLowestOfTwoAndOthersWhenANumberChangesItsMeaning(t *testing.T
 }
 
 // Otherwise a writer of objects could choose how policies classify the pods of other users.
-func TestChoose_AnObjectWhoseLabelsNoPodCanHaveIsNoIdentity(t *testing.T) {
+func TestChoose_InvalidLabels_AreIgnored(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	real := map[string]string{"k8s:a": "b", "k8s:c": "d"}

@@ -33,7 +33,7 @@ func labelsOfJob(i int) map[string]string {
 }
 
 // The backends that assign numbers of this node.
-func TestNumbers_OfSeventyThousandLabelSets(t *testing.T) {
+func TestNumbers_SeventyThousandLabelSets(t *testing.T) {
 	t.Parallel()
 	for source, fit := range map[identities.Source]int{
 		identities.Memory:      int(identity.ClusterMax - identity.ClusterMin + 1),
@@ -148,7 +148,7 @@ func TestMany_WithoutKubernetes(t *testing.T) {
 
 // With Kubernetes: other nodes have created an identity for every number. Existing endpoints of this node keep their identities, also after a restart. New
 // endpoints work on this node, and the error names the label that causes the identities.
-func TestMany_ObjectsFromElsewhere(t *testing.T) {
+func TestMany_ObjectsOfOtherNodes(t *testing.T) {
 	t.Parallel()
 	dir, client := t.TempDir(), kubetest.New(t).Client(t)
 	r := newManyRig(t, dir, client)

@@ -59,7 +59,7 @@ func (n *numbers) load(log *slog.Logger) error {
 			f.Err = fmt.Errorf("%w: it holds number %d with %d labels", statefile.ErrCorrupt, entry.ID, len(entry.Labels))
 		}
 		if f.Err != nil {
-			kept, err := n.files.SetAside(f.Name)
+			kept, err := n.files.Quarantine(f.Name)
 			log.Warn("A file of an identity cannot be used; its endpoints may get another number", "file", f.Name, "keptAs", kept,
 				"error", errors.Join(f.Err, err))
 			continue

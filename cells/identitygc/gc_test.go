@@ -85,7 +85,7 @@ func (r *rig) names() string {
 	return strings.Join(out, " ")
 }
 
-func TestRound_DeletesWhatNobodyHas(t *testing.T) {
+func TestRound_DeletesUnusedIdentities(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t, kubetest.InMemory())
 	s.Put(identity(300, ciliumv2.ManagedByUs), identity(301, ciliumv2.ManagedByUs), identity(302, "other"), identity(303, ciliumv2.ManagedByUs),
@@ -106,7 +106,7 @@ func TestRound_DeletesWhatNobodyHas(t *testing.T) {
 }
 
 // A new leader has none of the findings of the previous one.
-func TestRound_AnotherReplicaBeginsAnew(t *testing.T) {
+func TestRound_NewLeader_StartsWithoutFindings(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t, kubetest.InMemory())
 	s.Put(identity(301, ciliumv2.ManagedByUs), identity(300, ciliumv2.ManagedByUs), endpoint("web", 300))
@@ -120,7 +120,7 @@ func TestRound_AnotherReplicaBeginsAnew(t *testing.T) {
 }
 
 // An identity that gets a reference during a round is kept.
-func TestRound_TakenBetweenTheListsAndTheDeletion(t *testing.T) {
+func TestRound_ReferencedBeforeDeletion_IsKept(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t, kubetest.InMemory())
 	s.Put(identity(300, ciliumv2.ManagedByUs), identity(301, ciliumv2.ManagedByUs), endpoint("web", 300))
@@ -155,13 +155,13 @@ func TestRound_TakenBetweenTheListsAndTheDeletion(t *testing.T) {
 }
 
 // With a faulty API server nothing is deleted.
-func TestRound_AServerThatMisbehaves(t *testing.T) {
+func TestRound_FaultyAPIServer_DeletesNothing(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*kubetest.Server){
-		"endpoints cannot be listed":  func(s *kubetest.Server) { s.Deny("list", kubeapi.CiliumEndpoints) },
-		"identities cannot be listed": func(s *kubetest.Server) { s.Deny("list", kubeapi.CiliumIdentities) },
-		"there are no endpoints":      func(s *kubetest.Server) { s.Remove(kubeapi.CiliumEndpoints, "ns", "web") },
-		"it is away":                  func(s *kubetest.Server) { s.Stop() },
+		"endpoints cannot be listed":    func(s *kubetest.Server) { s.Deny("list", kubeapi.CiliumEndpoints) },
+		"identities cannot be listed":   func(s *kubetest.Server) { s.Deny("list", kubeapi.CiliumIdentities) },
+		"there are no endpoints":        func(s *kubetest.Server) { s.Remove(kubeapi.CiliumEndpoints, "ns", "web") },
+		"the API server is unreachable": func(s *kubetest.Server) { s.Stop() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -248,8 +248,8 @@ func TestLead_KeepsUpWithManyLabelSets(t *testing.T) {
 	})
 }
 
-// TestLead_ABacklogThatGrowsIsDegraded: more identities become overdue than the limit allows to delete.
-func TestLead_ABacklogThatGrowsIsDegraded(t *testing.T) {
+// TestLead_GrowingBacklog_IsDegraded: more identities become overdue than the limit allows to delete.
+func TestLead_GrowingBacklog_IsDegraded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := kubetest.New(t, kubetest.InMemory())
@@ -282,7 +282,7 @@ func TestLead_ABacklogThatGrowsIsDegraded(t *testing.T) {
 	})
 }
 
-func TestRegister_RefusesOptionsThatCannotBeMeant(t *testing.T) {
+func TestRegister_RejectsInvalidOptions(t *testing.T) {
 	t.Parallel()
 	with := func(change func(*Config)) params {
 		p := params{Config: DefaultConfig}

@@ -106,7 +106,7 @@ func (a *allocator) RestoreDone() {
 		return
 	}
 	txn := a.db.WriteTxn(a.table)
-	if err := a.holdRemembered(txn); err != nil {
+	if err := a.restoreLedger(txn); err != nil {
 		a.log.Warn("Allocations and releases of the previous run are not completely known", "error", err)
 	}
 	a.initialized(txn)
@@ -114,11 +114,11 @@ func (a *allocator) RestoreDone() {
 	a.wakeExpiry()
 	a.restored = true
 	close(a.restoredDone)
-	a.lookAgain()
+	a.wakeWaiters()
 }
 
-// lookAgain wakes all callers of [allocator.wait]. The caller must hold mu.
-func (a *allocator) lookAgain() {
+// wakeWaiters wakes all callers of [allocator.wait]. The caller must hold mu.
+func (a *allocator) wakeWaiters() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }

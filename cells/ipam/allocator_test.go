@@ -91,7 +91,7 @@ func runExpiry(t *testing.T, a *allocator) {
 	t.Cleanup(func() { cancel(); done.Wait() })
 }
 
-func TestUnclaimedAllocation_EndsAfterTenMinutes(t *testing.T) {
+func TestUnclaimedAllocation_ExpiresAfterTenMinutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newIPAM(t, 30*time.Second)
@@ -128,7 +128,7 @@ func TestUnclaimedAllocation_EndsAfterTenMinutes(t *testing.T) {
 	})
 }
 
-func TestClaim_ComesToTheVeryEndOfAnAllocation(t *testing.T) {
+func TestClaim_AtExpiry_Fails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newIPAM(t, 30*time.Second)
@@ -173,7 +173,7 @@ func TestClaim_TakesAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestNext_GivesBackWhatItTookWhenTheOtherFamilyIsFull(t *testing.T) {
+func TestNext_OtherFamilyFull_ReleasesAddress(t *testing.T) {
 	t.Parallel()
 	a := newIPAM(t, time.Minute)
 	mustApply(t, a, "10.0.0.0/32", "fd00::/64") // the router has the only IPv4 address
@@ -186,7 +186,7 @@ func TestNext_GivesBackWhatItTookWhenTheOtherFamilyIsFull(t *testing.T) {
 	}
 }
 
-func TestQuarantine_IsCutShortOnlyWhenNothingElseIsFree(t *testing.T) {
+func TestQuarantine_EndsEarlyOnlyWhenPoolIsExhausted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newIPAM(t, 30*time.Second)
@@ -227,8 +227,8 @@ func TestQuarantine_IsCutShortOnlyWhenNothingElseIsFree(t *testing.T) {
 	})
 }
 
-// TestQuarantine_ThatIsOverIsNotCutShort: the expiry loop may be late.
-func TestQuarantine_ThatIsOverIsNotCutShort(t *testing.T) {
+// TestQuarantine_Expired_IsNoEarlyReuse: the expiry loop may be late.
+func TestQuarantine_Expired_IsNoEarlyReuse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newIPAM(t, 3*time.Second)
@@ -252,7 +252,7 @@ func TestQuarantine_ThatIsOverIsNotCutShort(t *testing.T) {
 	})
 }
 
-func TestApply_NewRangeKeepsWhatRuns(t *testing.T) {
+func TestApply_NewRange_KeepsAllocations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newIPAM(t, time.Second)
@@ -293,7 +293,7 @@ func TestApply_NewRangeKeepsWhatRuns(t *testing.T) {
 	})
 }
 
-func TestApply_RouterComesFromWhereItWasSeen(t *testing.T) {
+func TestApply_RestoresRouterAddress(t *testing.T) {
 	t.Parallel()
 	held := netip.MustParseAddr("10.0.0.9")
 	for _, test := range []struct {
@@ -349,7 +349,7 @@ func TestOwners_AreBoundedAndShownQuoted(t *testing.T) {
 	}
 }
 
-func TestRestore_HoldsAddressesOfAFamilyThatIsOff(t *testing.T) {
+func TestRestore_DisabledFamily_KeepsAddresses(t *testing.T) {
 	t.Parallel()
 	a := newIPAM(t, 0)
 	a.ipv6.enabled = false

@@ -43,7 +43,7 @@ func (a *allocator) apply(ipv4, ipv6 wanted) (routers, error) {
 			return routers{}, fmt.Errorf("apply %s range %s: %w", f.name, f.prefix, err)
 		}
 	}
-	a.lookAgain()
+	a.wakeWaiters()
 	return routers{a.ipv4.router, a.ipv6.router, a.ipv4.health, a.ipv6.health}, nil
 }
 
@@ -130,12 +130,12 @@ func (a *allocator) takeRows(txn statedb.ReadTxn, free *ipalloc.Allocator) {
 	}
 }
 
-// lacksRouter reports whether a family has a range but no router address.
-func (a *allocator) lacksRouter() bool {
+// routerMissing reports whether a family has a range but no router address.
+func (a *allocator) routerMissing() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	lacks := func(f *family) bool { return f.free != nil && !f.router.IsValid() }
-	return lacks(&a.ipv4) || lacks(&a.ipv6)
+	missing := func(f *family) bool { return f.free != nil && !f.router.IsValid() }
+	return missing(&a.ipv4) || missing(&a.ipv6)
 }
 
 // report sets the health of the module from the state of the families.

@@ -48,8 +48,8 @@ func (l ledger) read() (rows []address, notes []error, err error) {
 		name, _ := strings.CutSuffix(file.Name, ledgerSuffix)
 		addr, err := netip.ParseAddr(name)
 		if err != nil || ledgerName(addr) != file.Name || addr.Zone() != "" || addr.Is4In6() {
-			aside, err := l.store.SetAside(file.Name)
-			notes = append(notes, fmt.Errorf("%s is not the file of an address; it is kept as %q: %w", file.Name, aside, orForeign(err)))
+			movedTo, err := l.store.Quarantine(file.Name)
+			notes = append(notes, fmt.Errorf("%s is not the file of an address; it is kept as %q: %w", file.Name, movedTo, orForeign(err)))
 			continue
 		}
 		row, err := parseRow(file, addr)

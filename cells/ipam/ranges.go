@@ -72,7 +72,7 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 			kept = remember
 		}
 		r.Allocator.report(health)
-		if r.Allocator.lacksRouter() {
+		if r.Allocator.routerMissing() {
 			// No address may be free for a router; then the next release triggers another attempt.
 			now.Watch(r.Allocator.table)
 		}

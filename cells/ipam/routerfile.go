@@ -57,8 +57,8 @@ func (f *routerFile) read() (routers, error) {
 			err = json.Unmarshal(file.Document, &r)
 		}
 		if err != nil {
-			aside, asideErr := f.store.SetAside(file.Name)
-			return routers{}, fmt.Errorf("read router addresses (moved to %s, %v): %w", aside, asideErr, err)
+			movedTo, moveErr := f.store.Quarantine(file.Name)
+			return routers{}, fmt.Errorf("read router addresses (moved to %s, %v): %w", movedTo, moveErr, err)
 		}
 	}
 	return r, nil

@@ -25,7 +25,7 @@ func TestRouterFile_SurvivesARestart(t *testing.T) {
 	}
 }
 
-func TestRouterFile_DamagedIsSetAside(t *testing.T) {
+func TestRouterFile_DamagedIsQuarantined(t *testing.T) {
 	t.Parallel()
 	s := agent.Agent{StateDir: t.TempDir()}
 	f := newRouterFile(s)

@@ -75,8 +75,8 @@ func command(f func(s *script.State, args []string) (string, error)) script.Cmd 
 	})
 }
 
-// patience is the timeout of a command while no address can be allocated yet.
-const patience = 20 * time.Millisecond
+// allocTimeout is the timeout of a command while no address can be allocated yet.
+const allocTimeout = 20 * time.Millisecond
 
 // callers provides the commands "ipam/next owner", "ipam/specific address owner", "ipam/claim address uuid attachment", "ipam/restore address attachment",
 // "ipam/restore-done" and "ipam/release address attachment".
@@ -84,7 +84,7 @@ func callers(a ipam.Allocator) hive.ScriptCmdsOut {
 	uuids := map[string]string{}
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"ipam/next": command(func(_ *script.State, args []string) (string, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), allocTimeout)
 			defer cancel()
 			req := ipam.Request{Owner: args[0], Expire: true}
 			for _, family := range args[1:] {
@@ -101,7 +101,7 @@ func callers(a ipam.Allocator) hive.ScriptCmdsOut {
 			return out.String(), err
 		}),
 		"ipam/specific": command(func(_ *script.State, args []string) (string, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), allocTimeout)
 			defer cancel()
 			return "", a.Specific(ctx, netip.MustParseAddr(args[0]), args[1], "")
 		}),

@@ -14,9 +14,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestTally_IsWhatAFullCountFinds inserts, changes and deletes rows of both families, inside the range and outside it, some of them between two updates, and
+// TestTally_MatchesFullCount inserts, changes and deletes rows of both families, inside the range and outside it, some of them between two updates, and
 // compares the tally with a full count.
-func TestTally_IsWhatAFullCountFinds(t *testing.T) {
+func TestTally_MatchesFullCount(t *testing.T) {
 	t.Parallel()
 	random, db := testseed.New(t), statedb.New()
 	table, err := ipamaddresses.NewTable(db)

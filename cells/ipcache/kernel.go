@@ -30,9 +30,9 @@ type kernel interface {
 }
 
 // realKernel implements [kernel] with the pinned maps.
-type realKernel struct{ maps bpfmaps.Formers }
+type realKernel struct{ maps bpfmaps.PreviousLayouts }
 
-func newKernel(m bpfmaps.Formers) kernel { return realKernel{m} }
+func newKernel(m bpfmaps.PreviousLayouts) kernel { return realKernel{m} }
 
 // place returns the map of a prefix and the prefix's key in it.
 func place(p netip.Prefix) (name string, key any) {
@@ -44,7 +44,7 @@ func place(p netip.Prefix) (name string, key any) {
 
 func (k realKernel) Put(p netip.Prefix, v value, peer netip.Addr) error {
 	name, key := place(p)
-	return k.maps.PutFormer(name, key, bpf.IpcacheEntry{Identity: v.Identity, Node: v.Node}, bpf.FormerIpcacheEntry(v.Identity, peer))
+	return k.maps.PutPrevious(name, key, bpf.IpcacheEntry{Identity: v.Identity, Node: v.Node}, bpf.PreviousIpcacheEntry(v.Identity, peer))
 }
 
 func (k realKernel) Delete(p netip.Prefix) error {

@@ -33,7 +33,7 @@ func TestRemote_TwentyThousandPods(t *testing.T) {
 	r.pass()
 	r.written(t)
 	require.Equal(t, manyPods, r.table.NumObjects(r.DB.ReadTxn()))
-	require.Empty(t, r.refused)
+	require.Empty(t, r.rejected)
 	require.Empty(t, r.pending)
 	each := (heap() - before) / manyPods
 	t.Logf("%d pods: %d bytes of heap each", manyPods, each)

@@ -17,9 +17,9 @@ import (
 // followerRig is a follower whose rounds are run by the test.
 type followerRig struct {
 	*follower
-	table    statedb.RWTable[*ipcachetable.Entry]
-	idTable  statedb.RWTable[*nodeids.NodeID]
-	allKnown func(statedb.WriteTxn) // initializes the table of ids
+	table          statedb.RWTable[*ipcachetable.Entry]
+	idTable        statedb.RWTable[*nodeids.NodeID]
+	idsInitialized func(statedb.WriteTxn) // initializes the table of ids
 }
 
 func newFollowerRig(tb testing.TB) *followerRig {
@@ -32,7 +32,7 @@ func newFollowerRig(tb testing.TB) *followerRig {
 		require.NoError(tb, err)
 	}
 	txn := db.WriteTxn(ids)
-	r := &followerRig{table: table, idTable: ids, allKnown: ids.RegisterInitializer(txn, "test")}
+	r := &followerRig{table: table, idTable: ids, idsInitialized: ids.RegisterInitializer(txn, "test")}
 	txn.Commit()
 	r.follower = newFollower(db, newWriter(db, table), nodes{IDs: ids, Nodes: all})
 	require.NoError(tb, r.subscribe())
@@ -77,7 +77,7 @@ func (r *followerRig) setID(tb testing.TB, node int, complete bool) {
 	_, _, err := r.idTable.Insert(txn, &nodeids.NodeID{ID: uint16(node + 1), Name: fmt.Sprint("node-", node)})
 	require.NoError(tb, err)
 	if complete {
-		r.allKnown(txn)
+		r.idsInitialized(txn)
 	}
 }
 

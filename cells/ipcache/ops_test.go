@@ -60,7 +60,7 @@ func TestOps_EachBatchRaisesEpochsOnce(t *testing.T) {
 }
 
 // A batch whose epochs cannot be raised has failed although its entries are written. The next attempt raises the epochs.
-func TestOps_EpochsThatAreRefusedAreRaisedLater(t *testing.T) {
+func TestOps_FailedEpochs_AreRaisedLater(t *testing.T) {
 	t.Parallel()
 	f, o, update := newUpdates(t)
 	require.NoError(t, update(300, "10.0.0.1/32"))

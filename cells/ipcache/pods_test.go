@@ -13,7 +13,7 @@ import (
 )
 
 // The object of an address's current claim is known until another object claims the address, regardless of changes of the objects.
-func TestPods_ClaimsStayUntilTheNext(t *testing.T) {
+func TestPods_ClaimKeptUntilNextClaim(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	p, model, rows := newPods(), map[netip.Addr]*cilium.Endpoint{}, map[string]*cilium.Endpoint{}

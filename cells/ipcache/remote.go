@@ -53,26 +53,26 @@ type remoteParams struct {
 type remote struct {
 	remoteParams
 
-	judge
+	claimChecker
 	pods
-	changes *changes.Feed[*cilium.Endpoint]
-	here    *changes.Feed[*endpoints.Endpoint]
-	addrs   map[uint16][2]netip.Addr // addresses of the endpoints of this node, by local id
-	pending map[netip.Addr]struct{}  // addresses whose identity not all policies include yet
-	refused map[netip.Addr]refusal
+	changes  *changes.Feed[*cilium.Endpoint]
+	here     *changes.Feed[*endpoints.Endpoint]
+	addrs    map[uint16][2]netip.Addr // addresses of the endpoints of this node, by local id
+	pending  map[netip.Addr]struct{}  // addresses whose identity not all policies include yet
+	rejected map[netip.Addr]rejection
 	// kept are addresses whose entry of the previous run stays, because the objects may be an old copy and name another identity.
 	kept map[netip.Addr]struct{}
 }
 
-// refusal is a rejected claim: the reason, and the preferred object of the address.
-type refusal struct {
+// rejection is a rejected claim: the reason, and the preferred object of the address.
+type rejection struct {
 	reason refusedclaims.Reason
 	by     *cilium.Endpoint
 }
 
 func newRemote(p remoteParams) *remote {
-	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName, local: map[netip.Addr]int{}}, pods: newPods(),
-		addrs: map[uint16][2]netip.Addr{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{},
+	return &remote{remoteParams: p, claimChecker: claimChecker{self: p.Settings.NodeName, local: map[netip.Addr]int{}}, pods: newPods(),
+		addrs: map[uint16][2]netip.Addr{}, pending: map[netip.Addr]struct{}{}, rejected: map[netip.Addr]rejection{},
 		kept: map[netip.Addr]struct{}{}}
 }
 
@@ -128,7 +128,7 @@ func (r *remote) subscribe() error {
 	var errs [3]error
 	r.changes, errs[0] = changes.Follow(txn, r.Pods)
 	r.here, errs[1] = changes.Follow(txn, r.Local)
-	r.judge.nodes, errs[2] = clusternodes.Follow(txn, r.Nodes)
+	r.claimChecker.nodes, errs[2] = clusternodes.Follow(txn, r.Nodes)
 	if err := errors.Join(errs[:]...); err != nil {
 		r.close()
 		r.changes = nil
@@ -140,7 +140,7 @@ func (r *remote) subscribe() error {
 func (r *remote) close() {
 	r.changes.Close()
 	r.here.Close()
-	r.judge.nodes.Close()
+	r.claimChecker.nodes.Close()
 }
 
 func (r *remote) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
@@ -167,7 +167,7 @@ func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[neti
 		r.followLocal(change, touched)
 	}
 	// Of a changed node it touches only the addresses whose claim may change.
-	r.judge.nodes.UpTo(txn, changed, func(before, after *nodetable.Node) { r.touch(before, after, touched) })
+	r.claimChecker.nodes.UpTo(txn, changed, func(before, after *nodetable.Node) { r.touch(before, after, touched) })
 	return touched
 }
 
@@ -208,7 +208,7 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, c
 	}
 	for addr := range touched {
 		delete(r.pending, addr)
-		delete(r.refused, addr)
+		delete(r.rejected, addr)
 		delete(r.kept, addr)
 		prefix := netip.PrefixFrom(addr, addr.BitLen())
 		ep := r.believed(addr)
@@ -225,7 +225,7 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, c
 		}
 		identity := r.identity(txn, addr, ep) // reads the previous claim, so it must precede claim
 		r.claim(addr, ep)
-		put = append(put, ipcachetable.Claim{Prefix: prefix, Identity: identity, Node: r.judge.nodes.HostOf(ep), Source: ipcachetable.SourceRemote})
+		put = append(put, ipcachetable.Claim{Prefix: prefix, Identity: identity, Node: r.claimChecker.nodes.HostOf(ep), Source: ipcachetable.SourceRemote})
 	}
 	return put, remove
 }
@@ -246,10 +246,10 @@ func (r *remote) believed(addr netip.Addr) *cilium.Endpoint {
 		return nil
 	}
 	for ep := range r.At(addr) {
-		why, ours := r.refuses(ep, addr)
+		why, ours := r.checkClaim(ep, addr)
 		switch {
 		case why != "":
-			r.refused[addr] = refusal{why, ep}
+			r.rejected[addr] = rejection{why, ep}
 		case !ours:
 			return ep
 		}
@@ -265,7 +265,7 @@ func (r *remote) identity(txn statedb.ReadTxn, addr netip.Addr, ep *cilium.Endpo
 	case ep.Identity() == 0:
 		return 0
 	case !isOfCluster(ep.Identity()):
-		r.refused[addr] = refusal{refusedclaims.Identity, ep}
+		r.rejected[addr] = rejection{refusedclaims.Identity, ep}
 		return 0
 	case policyprogress.Resolved(txn, r.Progress, r.Identities, ep.Identity()):
 		return ep.Identity()
@@ -293,11 +293,11 @@ func (r *remote) report(health cell.Health, complete bool) error {
 	for _, reason := range slices.Sorted(maps.Keys(rows)) {
 		errs = append(errs, fmt.Errorf("%s: %d, such as %s", reason, rows[reason].Count, rows[reason].Example))
 	}
-	if err := r.commitRefused(rows); err != nil {
+	if err := r.commitRejected(rows); err != nil {
 		return err
 	}
 	if len(errs) > 0 && complete {
-		health.Degraded(fmt.Sprintf("%d addresses of pods on other nodes are rejected; see the table refused-claims", len(r.refused)),
+		health.Degraded(fmt.Sprintf("%d addresses of pods on other nodes are rejected; see the table refused-claims", len(r.rejected)),
 			errors.Join(errs...))
 		return nil
 	}
@@ -308,7 +308,7 @@ func (r *remote) report(health cell.Health, complete bool) error {
 // sumUp counts the rejected claims by reason. The example of a row is the lowest address, so that it is stable.
 func (r *remote) sumUp() map[refusedclaims.Reason]refusedclaims.Refused {
 	lowest, rows := map[refusedclaims.Reason]netip.Addr{}, map[refusedclaims.Reason]refusedclaims.Refused{}
-	for addr, why := range r.refused {
+	for addr, why := range r.rejected {
 		if low, found := lowest[why.reason]; !found || addr.Less(low) {
 			lowest[why.reason] = addr
 		}
@@ -316,13 +316,13 @@ func (r *remote) sumUp() map[refusedclaims.Reason]refusedclaims.Refused {
 	}
 	for reason, addr := range lowest {
 		row := rows[reason]
-		row.Example = printable.Text(fmt.Sprintf("%s of CiliumEndpoint %s", addr, r.refused[addr].by.Key()))
+		row.Example = printable.Text(fmt.Sprintf("%s of CiliumEndpoint %s", addr, r.rejected[addr].by.Key()))
 		rows[reason] = row
 	}
 	return rows
 }
 
-func (r *remote) commitRefused(want map[refusedclaims.Reason]refusedclaims.Refused) error {
+func (r *remote) commitRejected(want map[refusedclaims.Reason]refusedclaims.Refused) error {
 	if len(want) == 0 && r.Refused.NumObjects(r.DB.ReadTxn()) == 0 {
 		return nil
 	}

@@ -35,7 +35,7 @@ func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
 	local, err3 := endpoints.NewTable(db)
 	known, err4 := identities.NewTable(db)
 	progress, err5 := policyprogress.NewTable(db)
-	refused, err6 := refusedclaims.NewTable(db)
+	rejected, err6 := refusedclaims.NewTable(db)
 	table, err7 := ipcachetable.NewTable(db)
 	for _, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
 		require.NoError(tb, err)
@@ -53,7 +53,7 @@ func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
 	require.NoError(tb, err)
 	txn.Commit()
 	r := newRemote(remoteParams{DB: db, Settings: settings.Agent{NodeName: "here", EnableIPv4: true, EnableIPv6: true}, Pods: pods,
-		Nodes: rows, Local: local, Identities: known, Progress: progress, Refused: refused,
+		Nodes: rows, Local: local, Identities: known, Progress: progress, Refused: rejected,
 		Writer: newWriter(db, table), Kernel: newFake()})
 	require.NoError(tb, r.subscribe())
 	tb.Cleanup(r.close)
@@ -111,7 +111,7 @@ func (r *remoteRig) passWith(complete bool) {
 
 // A copy of the objects is older than the entries that the previous run wrote: pod 0 has another identity now, and the address of pod 1 belongs to another pod.
 // No entry gets an older identity until the objects are complete.
-func TestRemote_CopyTakesNobodyBack(t *testing.T) {
+func TestRemote_Copy_RestoresNoOlderIdentity(t *testing.T) {
 	t.Parallel()
 	r := newRemoteRig(t, 1)
 	at := func(i byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1 + i}), 32) }
@@ -142,7 +142,7 @@ func TestRemote_CopyTakesNobodyBack(t *testing.T) {
 }
 
 // If two pods have one address, the younger pod's object wins in any order of the list: the other object is stale.
-func TestRemote_YoungerObjectCounts(t *testing.T) {
+func TestRemote_YoungerObjectWins(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]int64{{1, 2, 3}, {3, 2, 1}, {2, 3, 1}, {0, 3, 0}} {
 		r := newRemoteRig(t, 1)
@@ -196,11 +196,11 @@ func TestRemote_HostileEndpointsClaimNothing(t *testing.T) {
 		have[e.Prefix().Addr().String()] = fmt.Sprint(e.Identity, "@", e.Node())
 	}
 	require.Equal(t, want, have)
-	require.Len(t, r.refused, len(claims))
+	require.Len(t, r.rejected, len(claims))
 }
 
 // When a node joins, changes or leaves, only the addresses of its pods, its own addresses and addresses in its ranges are decided again.
-func TestRemote_NodeTouchesItsAddressesAlone(t *testing.T) {
+func TestRemote_NodeChange_AffectsOnlyItsAddresses(t *testing.T) {
 	t.Parallel()
 	const nodes, each = 50, 100
 	r := newRemoteRig(t, nodes)
@@ -243,14 +243,14 @@ func (r *remote) claimsNow(table statedb.Table[*ipcachetable.Entry]) map[string]
 	for e := range table.All(r.Writer.db.ReadTxn()) {
 		out[e.Prefix().Addr().String()] = fmt.Sprint(e.Identity, "@", e.Node())
 	}
-	for addr, why := range r.refused {
+	for addr, why := range r.rejected {
 		out[addr.String()] += " refused " + string(why.reason)
 	}
 	return out
 }
 
-// TestRemote_AgreesWithAPassOverAllAddresses changes pods and nodes at random, and compares the result with a new controller that processes all rows.
-func TestRemote_AgreesWithAPassOverAllAddresses(t *testing.T) {
+// TestRemote_MatchesFullPass changes pods and nodes at random, and compares the result with a new controller that processes all rows.
+func TestRemote_MatchesFullPass(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	r := newRemoteRig(t, 0)

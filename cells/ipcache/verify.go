@@ -57,11 +57,11 @@ func (v *verifier) run(ctx context.Context) error {
 	if err := v.rows(); err != nil {
 		return fmt.Errorf("verify the map ipcache: %w", err)
 	}
-	strangers, err := v.strangers()
+	unowned, err := v.findUnowned()
 	if err != nil {
 		return fmt.Errorf("verify the map ipcache: %w", err)
 	}
-	drift.Strangers(ctx, v.watch, bpf.MapIpcache, strangers, func(p netip.Prefix) bool {
+	drift.PruneUnowned(ctx, v.watch, bpf.MapIpcache, unowned, func(p netip.Prefix) bool {
 		txn := v.watch.DB.ReadTxn()
 		known, _ := v.table.Initialized(txn)
 		_, _, wanted := v.table.Get(txn, ipcachetable.ByPrefix(p))
@@ -106,7 +106,7 @@ func (v *verifier) rows() error {
 	return nil
 }
 
-func (v *verifier) strangers() (all []netip.Prefix, err error) {
+func (v *verifier) findUnowned() (all []netip.Prefix, err error) {
 	entries, err := v.kernel.Some(&v.entries, slice)
 	if err != nil {
 		return nil, err

@@ -83,7 +83,7 @@ func TestPrivilegedVerifier_SlicesReachEveryEntry(t *testing.T) {
 	if len(l.findings) > 0 {
 		t.Fatalf("found %v where all is as it should be", l.findings)
 	}
-	stranger := netip.MustParsePrefix("192.0.2.0/24")
+	unowned := netip.MustParsePrefix("192.0.2.0/24")
 	for range 2 { // the second time the cursors are in the middle of the maps
 		l.findings = nil
 		changed, gone := numbered(n-1, 32), numbered(n/2, 30)
@@ -93,14 +93,14 @@ func TestPrivilegedVerifier_SlicesReachEveryEntry(t *testing.T) {
 		if err := v.kernel.Delete(gone); err != nil {
 			t.Fatal(err)
 		}
-		if err := v.kernel.Put(stranger, value{Identity: 7}, netip.Addr{}); err != nil {
+		if err := v.kernel.Put(unowned, value{Identity: 7}, netip.Addr{}); err != nil {
 			t.Fatal(err)
 		}
 		pruned := false
-		v.prune = func() { pruned = true; _ = v.kernel.Delete(stranger) }
+		v.prune = func() { pruned = true; _ = v.kernel.Delete(unowned) }
 		pass()
 		want := map[string]bool{changed.String() + " has another value": true, gone.String() + " is missing": true,
-			stranger.String() + " has no owner": true}
+			unowned.String() + " has no owner": true}
 		for _, f := range l.findings {
 			delete(want, f.Found)
 		}

@@ -70,7 +70,7 @@ func parse(content []byte) (map[netip.Prefix]tables.IPMasq, error) {
 	}
 	rows := map[netip.Prefix]tables.IPMasq{}
 	list, from := c.NonMasqueradeCIDRs, tables.FromFile
-	if says := map[string]any{}; yaml.Unmarshal(content, &says) != nil || len(says) == 0 {
+	if document := map[string]any{}; yaml.Unmarshal(content, &document) != nil || len(document) == 0 {
 		list, from = defaults, tables.FromDefault
 	}
 	for _, text := range list {

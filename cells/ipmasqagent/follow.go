@@ -36,7 +36,7 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 	defer f.unwatch()
 	for {
 		heartbeat.Busy(ctx)
-		told := f.watch() // before reading, so that no change is missed
+		watched := f.watch() // before reading, so that no change is missed
 		rows, found, err := read(f.Config.Path)
 		if err == nil {
 			err = f.commit(rows)
@@ -50,7 +50,7 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 			health.OK(fmt.Sprintf("%s excludes %d prefixes", f.Config.Path, len(rows)))
 		}
 		wait := reread
-		if !told {
+		if !watched {
 			wait = absent
 		}
 		heartbeat.IdleFor(ctx, wait+unsettled)

@@ -133,15 +133,15 @@ func TestChurn(t *testing.T) {
 		}
 		t.Fatalf("%s: the table has %v, want %v", what, have, last)
 	}
-	// refused waits until the agent has read and rejected the file with this invalid prefix. Before that, an unchanged table proves nothing.
-	refused := func(prefix string) {
+	// waitRejected waits until the agent has read and rejected the file with this invalid prefix. Before that, an unchanged table proves nothing.
+	waitRejected := func(prefix string) {
 		t.Helper()
 		for range 3000 {
 			if s := root.GetChild("ip-masq-agent.job-follow-file"); s != nil {
 				s.Lock()
-				told := s.Level == cell.StatusDegraded && s.Error != nil && strings.Contains(s.Error.Error(), prefix)
+				reported := s.Level == cell.StatusDegraded && s.Error != nil && strings.Contains(s.Error.Error(), prefix)
 				s.Unlock()
-				if told {
+				if reported {
 					return
 				}
 			}
@@ -162,7 +162,7 @@ func TestChurn(t *testing.T) {
 		case 3:
 			bad := fmt.Sprintf("10.%d.0.0/99", n)
 			do(os.WriteFile(path, []byte("nonMasqueradeCIDRs: [10.0.0.0/8, "+bad+"]"), 0o600))
-			refused(bad)
+			waitRejected(bad)
 			good = "bad"
 		case 4:
 			do(os.RemoveAll(path))

@@ -79,7 +79,7 @@ func inUse(s apiservers.Server) bool {
 	return s.Active && s.Reachable == apiservers.Yes && s.Error == ""
 }
 
-func TestCell_FailsOverAndComesBack(t *testing.T) {
+func TestCell_FailsOverAndBack(t *testing.T) {
 	t.Parallel()
 	first := kubetest.New(t)
 	second := first.Replica(t)

@@ -36,7 +36,7 @@ func kubeconfig(t *testing.T, user string) string {
 	return path
 }
 
-func TestNewSettings_WhoAndWhere(t *testing.T) {
+func TestNewSettings_CredentialsAndAddress(t *testing.T) {
 	t.Parallel()
 	path := kubeconfig(t, `{"token":"secret"}`)
 	pod := inPod(t, "token", "ca.crt")
@@ -56,7 +56,7 @@ func TestNewSettings_WhoAndWhere(t *testing.T) {
 			host: "https://192.0.2.1:6443", tokenFile: podToken, ca: podCA},
 		{name: "no token in the clear", change: func(c *Config) { c.Servers = []string{"192.0.2.1:8080"} }, env: pod, host: "http://192.0.2.1:8080"},
 		{name: "a bare address", change: func(c *Config) { c.ServerURLs = []string{"192.0.2.1:8080"} }, host: "http://192.0.2.1:8080"},
-		{name: "a kubeconfig comes before the pod", change: func(c *Config) { c.Kubeconfig = path }, env: pod,
+		{name: "a kubeconfig precedes the pod", change: func(c *Config) { c.Kubeconfig = path }, env: pod,
 			host: "https://k:6443", token: "secret", ca: filepath.Join(filepath.Dir(path), "ca.crt")},
 		{name: "a kubeconfig and an address", change: func(c *Config) { c.Kubeconfig, c.Servers = path, []string{"https://192.0.2.1"} },
 			host: "https://192.0.2.1", token: "secret", ca: filepath.Join(filepath.Dir(path), "ca.crt")},

@@ -29,14 +29,14 @@ func (p params) probe(ctx context.Context, _ cell.Health) error { return p.Clien
 
 // publish copies the state of the servers from the client to the table.
 func (p params) publish(ctx context.Context, health cell.Health) error {
-	away := false
+	unavailable := false
 	return loop.Run(ctx, p.DB, loop.Options{}, func(r *loop.Round) error {
 		rows, changed := p.Client.Servers()
 		r.Changed.Add(changed)
 		p.explain(rows)
 		p.write(rows)
 		p.report(rows, health)
-		away = p.log(rows, away)
+		unavailable = p.log(rows, unavailable)
 		return nil
 	})
 }
@@ -78,17 +78,17 @@ func (p params) report(rows []apiservers.Server, health cell.Health) {
 }
 
 // log logs when the API server becomes unusable and when it answers again. The log is the only output of the cluster role for this.
-func (p params) log(rows []apiservers.Server, away bool) bool {
+func (p params) log(rows []apiservers.Server, unavailable bool) bool {
 	for _, row := range rows {
 		switch {
 		case !row.Active:
-		case row.Error != "" && !away:
+		case row.Error != "" && !unavailable:
 			p.Log.Warn("The API server is unusable, and is retried", "server", row.Server, "error", row.Error)
-			away = true
-		case row.Well() && away:
+			unavailable = true
+		case row.Well() && unavailable:
 			p.Log.Info("The API server responds again", "server", row.Server)
-			away = false
+			unavailable = false
 		}
 	}
-	return away
+	return unavailable
 }

@@ -14,7 +14,7 @@ func TestLog_OneLineForEachOutage(t *testing.T) {
 	var out bytes.Buffer
 	p := params{Log: slog.New(slog.NewTextHandler(&out, nil))}
 	second := apiservers.Server{Server: "https://b", Reachable: apiservers.No, Error: "never active"}
-	away := false
+	unavailable := false
 	for _, step := range []struct {
 		active apiservers.Server
 		line   string // empty for none
@@ -29,15 +29,15 @@ func TestLog_OneLineForEachOutage(t *testing.T) {
 	} {
 		step.active.Server, step.active.Active = "https://a", true
 		out.Reset()
-		away = p.log([]apiservers.Server{step.active, second}, away)
+		unavailable = p.log([]apiservers.Server{step.active, second}, unavailable)
 		if got := out.String(); strings.Contains(got, "level=") != (step.line != "") || !strings.Contains(got, step.line) || strings.Count(got, "\n") > 1 {
 			t.Errorf("%+v: logged %q, want %q", step.active, got, step.line)
 		}
 	}
 }
 
-// TestExplain_SaysHowToNameTheServer: an update without --k8s-api-server must not look like an outage.
-func TestExplain_SaysHowToNameTheServer(t *testing.T) {
+// TestExplain_NamesServerFlag: an update without --k8s-api-server must not look like an outage.
+func TestExplain_NamesServerFlag(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		config Config

@@ -133,7 +133,7 @@ func (c controller) gate(txn statedb.ReadTxn, watch *statedb.WatchSet) string {
 		}
 		return why
 	}
-	verdict := readiness.Judge(txn, c.Ready)
+	verdict := readiness.Evaluate(txn, c.Ready)
 	if verdict.Ready() {
 		return ""
 	}

@@ -136,7 +136,7 @@ func (c controller) pathsVerdict(txn statedb.ReadTxn, watch *statedb.WatchSet) (
 // NotDirect is not a fault either, because the tunnel carries the packets that the direct path loses.
 func (c controller) badPaths(txn statedb.ReadTxn, watch *statedb.WatchSet) []badPath {
 	first := map[string]*pathtests.Test{}
-	faults := []pathtests.Fault{pathtests.Blocked, pathtests.OneWay, pathtests.Large, pathtests.Spoilt, pathtests.Aggregates}
+	faults := []pathtests.Fault{pathtests.Blocked, pathtests.OneWay, pathtests.Large, pathtests.Corrupted, pathtests.Aggregates}
 	if !c.Agent.Tunnel() {
 		faults = append(faults, pathtests.NotDirect)
 	}
@@ -187,7 +187,7 @@ func (c controller) writePaths(ctx context.Context, live *corev1.Node, v pathsVe
 			continue
 		}
 		if changed = old.LastTransitionTime; old.Reason == v.reason && old.Message == v.message {
-			c.Paths.wrote(string(live.UID), v, time.Time{})
+			c.Paths.recordWrite(string(live.UID), v, time.Time{})
 			return nil
 		}
 	}
@@ -196,12 +196,12 @@ func (c controller) writePaths(ctx context.Context, live *corev1.Node, v pathsVe
 		return err
 	}
 	spacing := pathsSpacing(c.Nodes.NumObjects(c.DB.ReadTxn()))
-	c.Paths.wrote(string(live.UID), v, now.Add(spacing+rand.N(spacing/10)))
+	c.Paths.recordWrite(string(live.UID), v, now.Add(spacing+rand.N(spacing/10)))
 	return nil
 }
 
-// wrote records the condition on the Node and the earliest time of the next write.
-func (s *pathsState) wrote(uid string, v pathsVerdict, next time.Time) {
+// recordWrite records the condition on the Node and the earliest time of the next write.
+func (s *pathsState) recordWrite(uid string, v pathsVerdict, next time.Time) {
 	s.uid, s.written, s.due = uid, v, time.Time{}
 	if !next.IsZero() {
 		s.next = next

@@ -53,19 +53,19 @@ func try(t *testing.T, c controller, write func(context.Context, *corev1.Node) e
 	return write(t.Context(), live)
 }
 
-// TestRemoveTaints_KeepsWhatComesMeanwhile changes the taints between the agent's read and its write.
-func TestRemoveTaints_KeepsWhatComesMeanwhile(t *testing.T) {
+// TestRemoveTaints_KeepsConcurrentChanges changes the taints between the agent's read and its write.
+func TestRemoveTaints_KeepsConcurrentChanges(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		before, meanwhile, after []string
 		conflict                 bool
 	}{
-		"another comes behind":          {[]string{key}, []string{key, "new"}, []string{"new"}, false},
-		"another comes before":          {[]string{key}, []string{"new", key}, []string{"new"}, true},
-		"another goes":                  {[]string{"old", key}, []string{key}, []string{}, true},
-		"ours goes":                     {[]string{key, "old"}, []string{"old"}, []string{"old"}, true},
-		"ours goes and another comes":   {[]string{key}, []string{"new"}, []string{"new"}, true},
-		"a third one of ours, in front": {[]string{key, key}, []string{key, key, key}, []string{}, false},
+		"another added after ours":       {[]string{key}, []string{key, "new"}, []string{"new"}, false},
+		"another added before ours":      {[]string{key}, []string{"new", key}, []string{"new"}, true},
+		"another removed":                {[]string{"old", key}, []string{key}, []string{}, true},
+		"ours removed":                   {[]string{key, "old"}, []string{"old"}, []string{"old"}, true},
+		"ours removed and another added": {[]string{key}, []string{"new"}, []string{"new"}, true},
+		"a third one of ours, in front":  {[]string{key, key}, []string{key, key, key}, []string{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,8 +92,8 @@ func TestRemoveTaints_KeepsWhatComesMeanwhile(t *testing.T) {
 	}
 }
 
-// TestAnnotate_LosesNothingThatComesMeanwhile sets a CIDR annotation between the agent's read and its write.
-func TestAnnotate_LosesNothingThatComesMeanwhile(t *testing.T) {
+// TestAnnotate_KeepsConcurrentChanges sets a CIDR annotation between the agent's read and its write.
+func TestAnnotate_KeepsConcurrentChanges(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	s.Put(tainted())
@@ -140,14 +140,14 @@ func TestPlan(t *testing.T) {
 		"ours":                                {ours(v4Key, now), v4Key, now, now, true, false, true},
 		"ours, of another range":              {ours(v4Key, old), v4Key, now, now, true, false, false},
 		"ours, and not wanted":                {ours(v4Key, old), v4Key, "", "", false, false, false},
-		"a person's CIDR, which was taken":    {map[string]string{v4Key: now}, v4Key, now, now, false, false, true},
+		"a person's CIDR, replaced":           {map[string]string{v4Key: now}, v4Key, now, now, false, false, true},
 		"a person's CIDR, for the next start": {map[string]string{v4Key: old}, v4Key, now, old, false, true, true},
 		"a person's CIDR over ours": {map[string]string{v4Key: old, wrote.Annotation: wrote.Values{v4Key: now}.String()},
 			v4Key, now, old, false, true, false},
-		"somebody's router":                 {map[string]string{host: "10.9.0.1"}, host, "10.1.0.1", "10.1.0.1", true, false, false},
-		"somebody's router, none wanted":    {map[string]string{host: "10.9.0.1"}, host, "", "10.9.0.1", false, false, true},
-		"a record that nobody can read":     {map[string]string{v4Key: now, wrote.Annotation: "{"}, v4Key, now, now, false, false, false},
-		"ours of the other family, unasked": {ours(v6Key, "fd00::/64"), v4Key, now, now, true, false, false},
+		"a foreign router":                     {map[string]string{host: "10.9.0.1"}, host, "10.1.0.1", "10.1.0.1", true, false, false},
+		"a foreign router, none wanted":        {map[string]string{host: "10.9.0.1"}, host, "", "10.9.0.1", false, false, true},
+		"an unreadable record":                 {map[string]string{v4Key: now, wrote.Annotation: "{"}, v4Key, now, now, false, false, false},
+		"ours of the other family, not wanted": {ours(v6Key, "fd00::/64"), v4Key, now, now, true, false, false},
 	} {
 		have := map[string]string{}
 		for k, v := range test.have {
@@ -202,7 +202,7 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-func TestNewSettings_RefusesWhatIsNoKey(t *testing.T) {
+func TestNewSettings_RejectsInvalidTaintKey(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"", "a b", "x/y/z"} {
 		if _, err := newSettings(Config{TaintKey: key}); err == nil {
@@ -215,7 +215,7 @@ func TestNewSettings_RefusesWhatIsNoKey(t *testing.T) {
 }
 
 // Annotations are free text: every writer of the Node controls the text in the row.
-func TestPlan_WhatSomebodyWroteIsShownShortAndPrintable(t *testing.T) {
+func TestPlan_ForeignText_IsShortAndPrintable(t *testing.T) {
 	t.Parallel()
 	_, foreign := plan(map[string]string{v4Key: "\x1b[2J\n" + strings.Repeat("x", 200_000)}, map[string]string{v4Key: "10.1.0.0/24"})
 	if len(foreign) != 1 || len(foreign[0]) > 200 || strings.ContainsAny(foreign[0], "\x1b\n") {

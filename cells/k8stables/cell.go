@@ -83,7 +83,7 @@ type params struct {
 
 // register selects the source. The choice is final.
 func register(p params) error {
-	past := &earlierRun{agent: p.Agent}
+	past := &previousRun{agent: p.Agent}
 	p.Lifecycle.Append(cell.Hook{OnStart: past.look})
 	if p.Client == nil {
 		s := &source{p.Settings, newManifestTables(p.Tables, p.Manifests), past.found, p.Log}
@@ -98,18 +98,18 @@ func register(p params) error {
 	return nil
 }
 
-// earlierRun detects pods that a previous run attached, by their endpoint files. The files are in a tmpfs, so a boot removes them, as it removes
+// previousRun detects pods that a previous run attached, by their endpoint files. The files are in a tmpfs, so a boot removes them, as it removes
 // pinned objects. Pinned objects are no evidence: this run has created its own before the hook runs.
-type earlierRun struct {
+type previousRun struct {
 	agent agent.Agent
 	pods  bool
 }
 
 // look runs before the API can attach a pod. A directory that cannot be read counts as empty.
-func (e *earlierRun) look(cell.HookContext) error {
+func (e *previousRun) look(cell.HookContext) error {
 	files, _ := os.ReadDir(e.agent.EndpointsDir())
 	e.pods = slices.ContainsFunc(files, func(f os.DirEntry) bool { return f.Type().IsRegular() && f.Name()[0] != '.' })
 	return nil
 }
 
-func (e *earlierRun) found() bool { return e.pods }
+func (e *previousRun) found() bool { return e.pods }

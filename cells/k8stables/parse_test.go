@@ -112,7 +112,7 @@ func TestParse_Rejects(t *testing.T) {
 
 // A Node with an unreadable address is used without that address, and the document has the reason. Control characters of a name do not reach the
 // terminal.
-func TestParse_UsesInPart(t *testing.T) {
+func TestParse_PartlyInvalidObject_IsUsed(t *testing.T) {
 	t.Parallel()
 	got := one(t, named("Node", `status: {addresses: [{type: InternalIP, address: 1.2.3}, {type: Hostname, address: "a\e[2J"}, {type: InternalIP, address: 192.0.2.1}]}`))
 	if got.Status != used || !strings.Contains(got.Reason, "status.addresses[0].address") {
@@ -142,7 +142,7 @@ func TestParse_KeepsInvalidPolicies(t *testing.T) {
 	egress := func(p *k8s.NetworkPolicy) string { return rule(p.Egress[0]) }
 	for name, test := range map[string]struct {
 		fields, want string
-		said         func(*k8s.NetworkPolicy) string
+		problem      func(*k8s.NetworkPolicy) string
 	}{
 		"a peer of two kinds": {"ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]", "may not specify both", ingress},
 		"an empty peer":       {"egress: [{to: [{}]}]", "must specify a peer", egress},
@@ -169,8 +169,8 @@ func TestParse_KeepsInvalidPolicies(t *testing.T) {
 			t.Errorf("%s: %s: %s", name, got.Status, got.Reason)
 			continue
 		}
-		if said := test.said(row); !strings.Contains(said, test.want) || !row.IsIngress {
-			t.Errorf("%s: it says %q, want %q; it isolates ingress: %t", name, said, test.want, row.IsIngress)
+		if problem := test.problem(row); !strings.Contains(problem, test.want) || !row.IsIngress {
+			t.Errorf("%s: it says %q, want %q; it isolates ingress: %t", name, problem, test.want, row.IsIngress)
 		}
 	}
 }
@@ -257,7 +257,7 @@ func TestParse_BoundsAFile(t *testing.T) {
 	}
 }
 
-func TestParse_RefusesAliasesThatGrow(t *testing.T) {
+func TestParse_RejectsAliasExpansion(t *testing.T) {
 	t.Parallel()
 	text := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
 	for i := 1; i < 12; i++ {

@@ -41,8 +41,8 @@ func TestScripts_WithKubernetes(t *testing.T) {
 	celltest.Run(t, "testdata/kube-*.txtar", func(t testing.TB) []cell.Cell { return withServer(t, kubetest.New(t)) })
 }
 
-// TestScripts_OfSlices runs in virtual time: agents wait for up to a minute before they list all CiliumEndpoints.
-func TestScripts_OfSlices(t *testing.T) {
+// TestScripts_Slices runs in virtual time: agents wait for up to a minute before they list all CiliumEndpoints.
+func TestScripts_Slices(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/slices/*.txtar", func(t testing.TB) []cell.Cell { return withServer(t, kubetest.New(t, kubetest.InMemory())) })
 }
@@ -59,7 +59,7 @@ func withServer(t testing.TB, server *kubetest.Server) []cell.Cell {
 	)}
 }
 
-func TestNewSettings_Refuses(t *testing.T) {
+func TestNewSettings_Rejects(t *testing.T) {
 	t.Parallel()
 	client := kubetest.New(t).Client(t)
 	for name, c := range map[string]struct {

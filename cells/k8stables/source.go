@@ -26,7 +26,7 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 	dir := &directory{path: s.settings.dir, nodeName: s.settings.nodeName}
 	watch := &watcher{dir: s.settings.dir}
 	defer watch.close()
-	told := 0
+	logged := 0
 	for {
 		heartbeat.Busy(ctx)
 		watchErr := watch.arm()
@@ -43,7 +43,7 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 				health.Degraded("write tables", err)
 				return err
 			}
-			told = s.tell(all, told)
+			logged = s.logRejects(all, logged)
 			s.report(health, all, watchErr)
 		}
 		heartbeat.IdleFor(ctx, s.settings.reread)
@@ -62,10 +62,10 @@ func (s *source) doubt(dir *directory) string {
 	return ""
 }
 
-// tell logs the number of rejected documents when it rises, and returns it.
-func (s *source) tell(all set, told int) int {
+// logRejects logs the number of rejected documents when it rises, and returns it.
+func (s *source) logRejects(all set, logged int) int {
 	count, first := all.rejects()
-	if count > told {
+	if count > logged {
 		s.log.Warn("Objects in manifests are rejected, see the table manifests", "count", count,
 			"file", first.File, "line", first.Line, "reason", first.Reason)
 	}

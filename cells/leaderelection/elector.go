@@ -99,7 +99,7 @@ func (e *elector) holder() string {
 	if e.seen == nil {
 		return ""
 	}
-	return holder(e.seen)
+	return holderOf(e.seen)
 }
 
 // attempt reads the Lease, and takes or renews it if allowed. A leader renews without reading. It reports whether this attempt wrote
@@ -120,7 +120,7 @@ func (e *elector) attempt(ctx context.Context) (held bool, err error) {
 		return false, err
 	default:
 		e.note(lease)
-		if holder(lease) != e.identity && time.Since(e.since) < lasts(lease) {
+		if holderOf(lease) != e.identity && time.Since(e.since) < lasts(lease) {
 			return false, nil // another replica leads, or has just stopped
 		}
 		held, err = e.write(ctx, e.leases.update)
@@ -204,7 +204,7 @@ const releaseTimeout = 2 * time.Second
 
 // release ends the leadership and releases the Lease. The cells that work as leader have stopped by now, because they started later.
 func (e *elector) release(ctx context.Context) error {
-	led := e.seen != nil && holder(e.seen) == e.identity
+	led := e.seen != nil && holderOf(e.seen) == e.identity
 	row := e.row
 	row.Until = time.Time{}
 	if err := e.publish(row); err != nil || !led {

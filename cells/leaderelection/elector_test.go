@@ -103,7 +103,7 @@ func (s *server) put(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	s.version++
 	s.lease = lease.DeepCopy()
 	s.lease.ResourceVersion = strconv.Itoa(s.version)
-	s.writes = append(s.writes, holder(s.lease))
+	s.writes = append(s.writes, holderOf(s.lease))
 	return s.lease.DeepCopy()
 }
 
@@ -162,16 +162,16 @@ func wait(t *testing.T, most time.Duration, what string, condition func() bool, 
 	}
 }
 
-func TestElection_AnotherTakesOver(t *testing.T) {
+func TestElection_LeaderFails_OtherCandidateLeads(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end      func(a *candidate)
 		from, to time.Duration // when the other one leads: a Lease of 15 s, which it checks and tries to take every 2 s or slightly more
 	}{
-		"given back":            {func(a *candidate) { a.stop() }, time.Second, 5 * time.Second},
-		"requests hang":         {func(a *candidate) { a.set(true, false, 0) }, 12 * time.Second, 22 * time.Second},
-		"every answer is lost":  {func(a *candidate) { a.set(false, true, 0) }, 12 * time.Second, 22 * time.Second},
-		"answers take too long": {func(a *candidate) { a.set(false, false, 11*time.Second) }, 12 * time.Second, 22 * time.Second},
+		"released":                {func(a *candidate) { a.stop() }, time.Second, 5 * time.Second},
+		"requests hang":           {func(a *candidate) { a.set(true, false, 0) }, 12 * time.Second, 22 * time.Second},
+		"every response is lost":  {func(a *candidate) { a.set(false, true, 0) }, 12 * time.Second, 22 * time.Second},
+		"responses take too long": {func(a *candidate) { a.set(false, false, 11*time.Second) }, 12 * time.Second, 22 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -273,7 +273,7 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-func TestNewSettings_Refuses(t *testing.T) {
+func TestNewSettings_Rejects(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){
 		"--leader-election-lease-duration=1.5s": func(c *Config) { c.LeaseDuration = 1500 * time.Millisecond },

@@ -47,7 +47,7 @@ func taken(old *coordinationv1.Lease, identity string, duration time.Duration, n
 	seconds, stamp := int32(duration/time.Second), metav1.NewMicroTime(now)
 	lease.Name = leaseName
 	lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &seconds, &stamp
-	if holder(old) == identity {
+	if holderOf(old) == identity {
 		return lease
 	}
 	transitions := int32(0)
@@ -67,12 +67,12 @@ const releasedFor = time.Second
 // released returns old without a holder.
 func released(old *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	lease := old.DeepCopy()
-	nobody, seconds, stamp := "", int32(releasedFor/time.Second), metav1.NewMicroTime(now)
-	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &nobody, &seconds, &stamp
+	noHolder, seconds, stamp := "", int32(releasedFor/time.Second), metav1.NewMicroTime(now)
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &noHolder, &seconds, &stamp
 	return lease
 }
 
-func holder(l *coordinationv1.Lease) string {
+func holderOf(l *coordinationv1.Lease) string {
 	if l.Spec.HolderIdentity == nil {
 		return ""
 	}

@@ -15,10 +15,10 @@ func TestElection_StopTakesTwoSecondsAtMost(t *testing.T) {
 		late time.Duration
 		want time.Duration
 	}{
-		"answers at once":     {false, 0, 0},
-		"answers after 1.9 s": {false, 1900 * time.Millisecond, 1900 * time.Millisecond},
-		"answers after 3 s":   {false, 3 * time.Second, 2 * time.Second},
-		"does not answer":     {true, 0, 2 * time.Second},
+		"responds at once":     {false, 0, 0},
+		"responds after 1.9 s": {false, 1900 * time.Millisecond, 1900 * time.Millisecond},
+		"responds after 3 s":   {false, 3 * time.Second, 2 * time.Second},
+		"does not respond":     {true, 0, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

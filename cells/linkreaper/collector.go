@@ -32,9 +32,9 @@ type collector struct {
 	deleted  int
 }
 
-// looks is the number of scans in a row that must find a link before it is deleted. An ADD creates its endpoint milliseconds after its link. An ADD whose
+// scans is the number of scans in a row that must find a link before it is deleted. An ADD creates its endpoint milliseconds after its link. An ADD whose
 // request waits for others gives up after [client.RequestTimeout], which is shorter than this number of scans.
-const looks = 5
+const scans = 5
 
 // suspect is a link without an endpoint.
 type suspect struct {
@@ -88,7 +88,7 @@ func (c *collector) collect() error {
 		if s := c.suspects[index]; s.name == name {
 			found += s.found
 		}
-		if found >= looks {
+		if found >= scans {
 			err := c.kernel.DeleteLink(index)
 			if err == nil {
 				c.deleted++

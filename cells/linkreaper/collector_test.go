@@ -14,9 +14,9 @@ import (
 )
 
 // The link of an ADD that is slow between its link and its endpoint stays; the scans are counted from the creation of the link.
-func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
+func TestCollect_LinkOfPendingADD_IsKept(t *testing.T) {
 	t.Parallel()
-	if until := (looks - 1) * DefaultConfig.Interval; until <= client.RequestTimeout {
+	if until := (scans - 1) * DefaultConfig.Interval; until <= client.RequestTimeout {
 		t.Errorf("a link without an endpoint goes after %s, and an ADD may wait %s for its own", until, client.RequestTimeout)
 	}
 	db := statedb.New()
@@ -43,7 +43,7 @@ func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
 	if err := k.set([]string{"3,lxc000000000001,veth,0x57414701", "4,lxc000000000002,veth,0x57414701"}); err != nil {
 		t.Fatal(err)
 	}
-	look(looks - 1)
+	look(scans - 1)
 	left("while an ADD may be under way", 2)
 	txn := db.WriteTxn(eps)
 	_, _, err := eps.Insert(txn, &endpoints.Endpoint{ID: 1, ContainerID: "c1", IfName: "eth0", HostIfName: "lxc000000000001", HostIfIndex: 3})
@@ -54,16 +54,16 @@ func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
 	if err := k.set([]string{"4,lxc000000000003,veth,0x57414701"}); err != nil { // a new link has its index
 		t.Fatal(err)
 	}
-	look(looks - 1)
+	look(scans - 1)
 	left("with a new link under a former index", 2)
 	look(1)
 	left("at last", 1)
-	look(looks)
+	look(scans)
 	left("with its endpoint", 1)
 }
 
 // Orphans are determined by the first scan after the links are listed: links of a previous run whose state is lost are in use.
-func TestCollect_LinksThatAreListedLateAreSparedAllTheSame(t *testing.T) {
+func TestCollect_LinksListedLate_AreKept(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	links, err1 := devices.NewTable(db)
@@ -85,7 +85,7 @@ func TestCollect_LinksThatAreListedLateAreSparedAllTheSame(t *testing.T) {
 	txn = db.WriteTxn(links)
 	listed(txn)
 	txn.Commit()
-	for range looks {
+	for range scans {
 		if err := c.collect(); !errors.Is(err, errOrphans) {
 			t.Fatalf("got %v, want %v", err, errOrphans)
 		}

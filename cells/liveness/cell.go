@@ -36,29 +36,29 @@ type params struct {
 	Settings  settings.Agent `optional:"true"` // zero in the role without state on disk
 }
 
-// judge steps the monitor in one job and writes records in another one, because writing may stall as well.
-type judge struct {
+// watchdog steps the monitor in one job and writes records in another one, because writing may stall as well.
+type watchdog struct {
 	params
-	found chan []heartbeat.Wedge
+	found chan []heartbeat.Stall
 }
 
 func register(p params) {
-	j := &judge{params: p, found: make(chan []heartbeat.Wedge, 1)}
+	j := &watchdog{params: p, found: make(chan []heartbeat.Stall, 1)}
 	p.Lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error {
-		j.sayWhyTheLastRunEnded()
+		j.logPreviousStall()
 		return nil
 	}})
-	heartbeat.Add(p.Jobs, "judge", j.run)
+	heartbeat.Add(p.Jobs, "evaluate", j.run)
 	freeze(p)
 	heartbeat.Add(p.Jobs, "write-down", j.writeDown)
 }
 
 // run steps the monitor. It makes no blocking call.
-func (j *judge) run(ctx context.Context, _ cell.Health) error {
+func (j *watchdog) run(ctx context.Context, _ cell.Health) error {
 	heartbeat.Idle(ctx) // the monitor cannot detect a stall of its own loop; readers of the verdict check its age
 	tick := time.NewTicker(heartbeat.Interval)
 	defer tick.Stop()
-	told := false // a stall was passed on
+	reported := false // a stall was passed on
 	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
@@ -66,14 +66,14 @@ func (j *judge) run(ctx context.Context, _ cell.Health) error {
 		case <-tick.C:
 		}
 		now := time.Now()
-		wedges := j.Monitor.Step(now.Sub(last), j.DB.ReadTxn())
+		stalls := j.Monitor.Step(now.Sub(last), j.DB.ReadTxn())
 		last = now
-		if len(wedges) == 0 && !told {
+		if len(stalls) == 0 && !reported {
 			continue // do not wake the other job each second without a stall
 		}
 		select {
-		case j.found <- wedges:
-			told = len(wedges) > 0
+		case j.found <- stalls:
+			reported = len(stalls) > 0
 		default: // the other job is busy; the next step finds the same stall
 		}
 	}

@@ -46,7 +46,7 @@ func (d dance) run(ctx context.Context, _ cell.Health) error {
 var bees = cell.Module("bees", "Bees", cell.Provide(func() dance { return dance{make(chan struct{}), make(chan struct{})} }),
 	cell.Invoke(func(jobs job.Group, d dance) { heartbeat.Add(jobs, "dance", d.run) }))
 
-// TestScripts steps the monitor through commands; in the agent the job "judge" steps it.
+// TestScripts steps the monitor through commands; in the agent the job "evaluate" steps it.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
@@ -71,9 +71,9 @@ func steps(m *heartbeat.Monitor, db *statedb.DB, d dance) upstream.ScriptCmdsOut
 	})
 }
 
-// TestCell_LeavesARecordThatTheNextRunReports runs the cell in fake time. A loop hangs, the log and the file have the stall once, and only the next
+// TestCell_Stall_IsReportedByNextRun runs the cell in fake time. A loop hangs, the log and the file have the stall once, and only the next
 // run logs it again, once.
-func TestCell_LeavesARecordThatTheNextRunReports(t *testing.T) {
+func TestCell_Stall_IsReportedByNextRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

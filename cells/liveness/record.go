@@ -11,33 +11,33 @@ import (
 )
 
 // writeDown logs and records the beginning of a stall, once per stall.
-func (j *judge) writeDown(ctx context.Context, health cell.Health) error {
+func (j *watchdog) writeDown(ctx context.Context, health cell.Health) error {
 	health.OK("nothing hangs")
-	for wedged := false; ; {
+	for stalled := false; ; {
 		heartbeat.Idle(ctx)
-		var wedges []heartbeat.Wedge
+		var stalls []heartbeat.Stall
 		select {
 		case <-ctx.Done():
 			return nil
-		case wedges = <-j.found:
+		case stalls = <-j.found:
 		}
 		heartbeat.Busy(ctx)
 		switch {
-		case len(wedges) > 0 && !wedged:
-			j.record(wedges)
-			health.Degraded("the agent must be restarted", errors.New(wedges[0].What))
-		case len(wedges) == 0 && wedged:
+		case len(stalls) > 0 && !stalled:
+			j.record(stalls)
+			health.Degraded("the agent must be restarted", errors.New(stalls[0].What))
+		case len(stalls) == 0 && stalled:
 			j.Log.Info("Nothing hangs any longer")
 			health.OK("nothing hangs")
 		}
-		wedged = len(wedges) > 0
+		stalled = len(stalls) > 0
 	}
 }
 
 // record writes to the log first, because a hanging state directory may be the cause.
-func (j *judge) record(wedges []heartbeat.Wedge) {
+func (j *watchdog) record(stalls []heartbeat.Stall) {
 	var lines []string
-	for _, w := range wedges {
+	for _, w := range stalls {
 		lines = append(lines, w.What+", since "+w.Since.UTC().Format(time.RFC3339))
 		j.Log.Error("The agent must be restarted: something hangs", "what", w.What, "since", w.Since)
 	}
@@ -53,8 +53,8 @@ func (j *judge) record(wedges []heartbeat.Wedge) {
 	j.Log.Error("Stacks of all goroutines were written", "file", path)
 }
 
-// sayWhyTheLastRunEnded logs the record of a previous run once.
-func (j *judge) sayWhyTheLastRunEnded() {
+// logPreviousStall logs the record of a previous run once.
+func (j *watchdog) logPreviousStall() {
 	if j.Settings.StateDir == "" {
 		return
 	}

@@ -85,7 +85,7 @@ func (t *tcxLinks) AttachGroup(key, group, hook string, p *program) error {
 	}
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: cgroupHooks[hook], Program: p.loaded})
 	if err != nil {
-		return fmt.Errorf("attach %s to %s: %w", p.Name, path, groupRefused(err))
+		return fmt.Errorf("attach %s to %s: %w", p.Name, path, explainAttachError(err))
 	}
 	defer l.Close()
 	if err := l.Pin(pin); err != nil {
@@ -94,8 +94,8 @@ func (t *tcxLinks) AttachGroup(key, group, hook string, p *program) error {
 	return nil
 }
 
-// groupRefused adds the likely causes to EPERM.
-func groupRefused(err error) error {
+// explainAttachError adds the likely causes to EPERM.
+func explainAttachError(err error) error {
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("%w: a foreign program without BPF_F_ALLOW_MULTI excludes others from this cgroup (bpftool cgroup tree), "+
 			"or the agent lacks CAP_NET_ADMIN", err)

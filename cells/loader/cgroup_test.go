@@ -18,7 +18,7 @@ import (
 )
 
 // Every program of sockets has its hook.
-func TestCgroupHooks_AreThoseOfThePrograms(t *testing.T) {
+func TestCgroupHooks_CoverAllPrograms(t *testing.T) {
 	t.Parallel()
 	spec, err := bpf.Load(bpf.Sock)
 	require.NoError(t, err)
@@ -33,7 +33,7 @@ func TestCgroupHooks_AreThoseOfThePrograms(t *testing.T) {
 
 // Links outlive the agent, a new program replaces the old one in one step, and a detached link is noticed and repaired. The agent needs only the capabilities
 // that it keeps.
-func TestPrivilegedGroup_TakenOverAndRepaired(t *testing.T) {
+func TestPrivilegedGroup_ReusedAndRepaired(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	group := testnet.NewCgroup(t)

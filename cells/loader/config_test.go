@@ -27,7 +27,7 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50, TunnelPort: 8472, Hybrid: true, Procfs: procfs}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true},
 		probe: func() bpf.EncapSupport { return bpf.EncapSupport{Modes: bpf.EncapSends} }}
 	maps := newMemoryMaps(t, map[string]uint32{bpf.MapCtEst4: 32768, bpf.MapCtNew4: 8192, bpf.MapNat4: 65536, bpf.MapNat6: 32768})
-	maps[bpf.FormerName(bpf.MapCtEst4)] = maps[bpf.MapCtNew4] // a different map, as during a change of size
+	maps[bpf.PreviousName(bpf.MapCtEst4)] = maps[bpf.MapCtNew4] // a different map, as during a change of size
 	require.NoError(t, maps.Put(bpf.MapResizeState, uint32(0), bpf.ResizeState(3, bpf.ResizeBefore)))
 	got := o.constants(maps)
 	require.Equal(t, uint32(16384), got[bpf.VariableCtShare])
@@ -61,7 +61,7 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	}
 }
 
-func TestConfig_SaysWhatIsWrong(t *testing.T) {
+func TestConfig_InvalidValue_NamesFlag(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, DefaultConfig.check())
 	for flag, change := range map[string]func(*Config){

@@ -88,9 +88,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 		rows := c.desired(r.Txn, shared, marked)
 
-		wrote := c.commit(rows, marked, complete && shared.complete)
+		written := c.commit(rows, marked, complete && shared.complete)
 
-		if r.Full || wrote || shared.complete != reported {
+		if r.Full || written || shared.complete != reported {
 			reported = shared.complete
 			c.report(health, reported)
 		}
@@ -100,7 +100,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 // commit writes the shared rows and the rows of the marked endpoints that differ, and leaves all other rows and their statuses unchanged. It removes unchanged
 // rows from the map rows, and reports whether it wrote any row.
-func (c *controller) commit(rows map[string]*attachments.Attachment, m endpointfeed.Marks, complete bool) (wrote bool) {
+func (c *controller) commit(rows map[string]*attachments.Attachment, m endpointfeed.Marks, complete bool) (written bool) {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
 	for have := range c.concerned(txn, m) {
@@ -108,24 +108,24 @@ func (c *controller) commit(rows map[string]*attachments.Attachment, m endpointf
 		switch {
 		case !wanted:
 			_, _, _ = c.Table.Delete(txn, have)
-			wrote = true
+			written = true
 		case want.Equal(have):
 			delete(rows, have.Key())
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(rows)) { // the reconciler processes rows in this order
 		_, _, _ = c.Table.Insert(txn, rows[key].WithStatus(reconciler.StatusPending()))
-		wrote = true
+		written = true
 	}
 	done, _ := c.Table.Initialized(txn)
 	if !done && complete {
 		c.Initialized(txn)
-		wrote = true
+		written = true
 	}
-	if wrote { // avoid the cost of an empty commit
+	if written { // avoid the cost of an empty commit
 		txn.Commit()
 	}
-	return wrote
+	return written
 }
 
 // concerned returns the shared rows and the rows of the marked endpoints.

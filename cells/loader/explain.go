@@ -16,10 +16,10 @@ const verifierLines = 6
 
 // explain adds the verifier's last lines and a remedy to an error of loading.
 func explain(err error) error {
-	if refused := (*ebpf.VerifierError)(nil); errors.As(err, &refused) {
-		return fmt.Errorf("%w; the verifier's last lines: %s%s", err, lastLines(refused.Log), remedy(err, true))
+	if verifierErr := (*ebpf.VerifierError)(nil); errors.As(err, &verifierErr) {
+		return fmt.Errorf("%w; the verifier's last lines: %s%s", err, lastLines(verifierErr.Log), remedy(err, true))
 	}
-	err = bpfmaps.Refused(err)
+	err = bpfmaps.WithCause(err)
 	return fmt.Errorf("%w%s", err, remedy(err, false))
 }
 
@@ -36,17 +36,17 @@ func lastLines(log []string) string {
 }
 
 // remedy returns the action that an operator can take; the agent itself retries.
-func remedy(err error, refused bool) string {
+func remedy(err error, rejected bool) string {
 	switch {
 	case errors.Is(err, unix.ENOMEM):
 		return "; free memory on the node or raise the memory limit of the agent's container"
-	case errors.Is(err, unix.EPERM) && !refused:
+	case errors.Is(err, unix.EPERM) && !rejected:
 		return "; give the agent CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return "; the kernel lacks features that the programs need: run Linux 6.1 or newer"
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return "; a pinned map does not fit the programs: see the table bpf-maps"
-	case refused:
+	case rejected:
 		return "; this kernel does not accept the programs: go back to the previous version of the agent, and report these lines with " +
 			"the kernel's version"
 	}

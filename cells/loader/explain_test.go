@@ -13,13 +13,13 @@ var errVerifier = fmt.Errorf("load program pod_egress: %w", &ebpf.VerifierError{
 	"0: R1=ctx() R10=fp0", "; int pod_egress(struct __sk_buff *skb)", "0: (79) r0 = *(u64 *)(r9 +0)", "R9 !read_ok",
 	"processed 1 insns (limit 1000000) max_states_per_insn 0"}})
 
-func TestExplain_SaysWhatCanBeDone(t *testing.T) {
+func TestExplain_NamesRemedy(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		err   error
 		wants []string
 	}{
-		"the verifier refuses a program": {errVerifier,
+		"the verifier rejects a program": {errVerifier,
 			[]string{"r0 = *(u64 *)(r9 +0) | R9 !read_ok;", "does not accept the programs: go back to the previous version of the agent"}},
 		"a function is missing": {fmt.Errorf("load program pod_egress: %w", &ebpf.VerifierError{Cause: unix.EINVAL,
 			Log: []string{"12: (85) call unknown#99999", "invalid func unknown#99999", "processed 13 insns"}}),

@@ -254,7 +254,7 @@ func (f *fakeKernel) SetFilter(block uint32, p *program) error {
 	return f.set(fmt.Sprintf("filter-%x", block), f.filters, block, p)
 }
 
-func (f *fakeKernel) Attach(key string, at place, p *program) error {
+func (f *fakeKernel) Attach(key string, at attachPoint, p *program) error {
 	f.mu.Lock()
 	_, found := f.attached[key]
 	f.mu.Unlock()
@@ -300,7 +300,7 @@ func (f *fakeKernel) AttachGroup(key, group, _ string, p *program) error {
 	f.mu.Lock()
 	id := f.groups[group]
 	f.mu.Unlock()
-	return f.Attach(key, place{IfIndex: id}, p)
+	return f.Attach(key, attachPoint{IfIndex: id}, p)
 }
 
 func (f *fakeKernel) Groups(groups []string) map[string]uint64 {

@@ -71,12 +71,12 @@ func (g *generation) start(cell.HookContext) error {
 
 // retry loads the programs until it succeeds, and then calls reload.
 func (g *generation) retry(ctx context.Context, health cell.Health, err error) error {
-	said := ""
+	logged := ""
 	for attempt, pause := 2, firstReload; err != nil; attempt, pause = attempt+1, min(2*pause, lastReload) {
 		message := fmt.Sprintf("datapath generation %d cannot be loaded; programs of the previous run stay attached", g.number)
 		health.Degraded(message, err)
-		if err.Error() != said { // once for each reason, not for each try
-			said = err.Error()
+		if err.Error() != logged { // once for each reason, not for each try
+			logged = err.Error()
 			g.params.Log.Warn("Programs cannot be loaded; programs of the previous run stay attached", "generation", g.number, "error", err)
 		}
 		if heartbeat.Sleep(ctx, pause) != nil {

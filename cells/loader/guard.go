@@ -49,17 +49,17 @@ func (g *guard) read() (nftguard.State, error) { return nftguard.Read(g.rule()) 
 // install installs the rules. If the kernel rejects the rules with the check of source addresses and accepts them without, it lacks the expressions of that
 // check; pods must not wait for it.
 func (g *guard) install(put func(nftguard.Rule) error) error {
-	refused := put(guardRule(g.agent))
-	if refused != nil {
+	fullErr := put(guardRule(g.agent))
+	if fullErr != nil {
 		reduced := guardRule(g.agent)
 		reduced.NodeDevice = ""
 		if err := put(reduced); err != nil {
-			return errors.Join(refused, err)
+			return errors.Join(fullErr, err)
 		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.unchecked = refused
+	g.unchecked = fullErr
 	return nil
 }
 

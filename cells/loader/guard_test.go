@@ -15,7 +15,7 @@ import (
 // On a kernel without nft fib the rest of the rules is installed, and the error is recorded; a kernel without nftables gets no rules.
 func TestGuard_KernelWithoutFib(t *testing.T) {
 	t.Parallel()
-	refused := errors.New("no such expression")
+	errUnsupported := errors.New("no such expression")
 	for name, tc := range map[string]struct {
 		takes     func(nftguard.Rule) bool
 		devices   []string // of the rules that were tried
@@ -36,7 +36,7 @@ func TestGuard_KernelWithoutFib(t *testing.T) {
 			if tc.takes(r) {
 				return nil
 			}
-			return refused
+			return errUnsupported
 		})
 		if (err != nil) != tc.fails || (g.reason() != nil) != tc.unchecked || !slices.Equal(tried, tc.devices) {
 			t.Errorf("%s: %v, unchecked %v, tried %q", name, err, g.reason(), tried)
@@ -48,7 +48,7 @@ func TestGuard_KernelWithoutFib(t *testing.T) {
 }
 
 // If nodes may send past the tunnel, programs mark their packets, and the rules accept packets with the mark.
-func TestGuardRule_AcceptsWhatProgramsMark(t *testing.T) {
+func TestGuardRule_AcceptsMarkedPackets(t *testing.T) {
 	t.Parallel()
 	for mode, c := range map[string]struct {
 		agent    settings.Agent

@@ -63,7 +63,7 @@ type podLinks interface {
 type deviceLinks interface {
 	// Attach makes p a program of a hook, the first one unless the hook is shared. If p is nil, it only requires that a program of ours is attached, otherwise
 	// [errNoFilter].
-	Attach(key string, at place, p *program) error
+	Attach(key string, at attachPoint, p *program) error
 	// Detach undoes Attach; a missing attachment is no error.
 	Detach(key string) error
 	// Attached returns everything that is attached, by key, including attachments of previous runs.
@@ -78,14 +78,14 @@ type deviceLinks interface {
 	PinsChanged(ctx context.Context) error
 }
 
-// place is a hook of a device other than a pod's link.
-type place struct {
+// attachPoint is a hook of a device other than a pod's link.
+type attachPoint struct {
 	IfIndex int
 	Hook    string // ingress or egress
 	Shared  bool   // programs of others may be on the hook, also ahead of ours
 }
 
-func (p place) attachType() ebpf.AttachType {
+func (p attachPoint) attachType() ebpf.AttachType {
 	if p.Hook == ingress {
 		return ebpf.AttachTCXIngress
 	}
@@ -93,7 +93,7 @@ func (p place) attachType() ebpf.AttachType {
 }
 
 // filter returns the place of the cls_bpf filter that replaces tcx on older kernels.
-func (p place) filter() tc.Place {
+func (p attachPoint) filter() tc.AttachPoint {
 	if p.Hook == ingress {
 		return tc.Ingress(p.IfIndex)
 	}

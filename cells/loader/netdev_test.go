@@ -11,8 +11,8 @@ import (
 )
 
 // hooksOf returns the hooks of a device that leads out, by program.
-func hooksOf(ifindex int) map[string]place {
-	return map[string]place{
+func hooksOf(ifindex int) map[string]attachPoint {
+	return map[string]attachPoint{
 		bpf.NetdevIngress: {IfIndex: ifindex, Hook: ingress, Shared: true}, bpf.NetdevEgress: {IfIndex: ifindex, Hook: egress, Shared: true},
 	}
 }
@@ -81,7 +81,7 @@ func TestPrivilegedNetdev_FiltersInPlaceOfTCX(t *testing.T) {
 			n.check(links.attachFilter(pinOf("uplink", at.Hook), at, &p))
 		}
 		later := newTCXLinks(links.traffic, links.dir, nil)
-		n.check(later.adopt())
+		n.check(later.restore())
 		for name, at := range hooksOf(index) {
 			have := map[string]attached{}
 			n.check(later.addFilters(have))

@@ -32,7 +32,7 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a
 	case attachments.Block:
 		return o.orOld(o.kernel.Pods.SetFilter(uint32(a.IfIndex), o.program(a)))
 	case attachments.TCX:
-		return o.orVacant(a, o.kernel.Devices.Attach(pinName(a), placeOf(a), o.program(a)))
+		return o.orVacant(a, o.kernel.Devices.Attach(pinName(a), attachPointOf(a), o.program(a)))
 	case attachments.CGroup:
 		return o.orVacant(a, o.kernel.Devices.AttachGroup(pinName(a), a.Device, a.Hook, o.program(a)))
 	case attachments.PodLink:
@@ -97,9 +97,9 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*attach
 	return errors.Join(errs...)
 }
 
-// placeOf returns the hook of a row. Our program must be the first only on waggle_host.
-func placeOf(a *attachments.Attachment) place {
-	return place{IfIndex: a.IfIndex, Hook: a.Hook, Shared: a.Device != podlink.HostDevice}
+// attachPointOf returns the hook of a row. Our program must be the first only on waggle_host.
+func attachPointOf(a *attachments.Attachment) attachPoint {
+	return attachPoint{IfIndex: a.IfIndex, Hook: a.Hook, Shared: a.Device != podlink.HostDevice}
 }
 
 // pinName returns the name of the pin of a link. Only one control group has links, and the names of its hooks differ from the hooks of devices.

@@ -40,7 +40,7 @@ func idOf(t *testing.T, p *ebpf.Program) ebpf.ProgramID {
 }
 
 // A program that is attached ahead of ours on waggle_host stays attached, but behind ours; ours is attached at all times.
-func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
+func TestPrivilegedDeviceLink_MovedFirst_ForeignStays(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	links := n.kernel.Devices.(*tcxLinks)
@@ -114,7 +114,7 @@ func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
 }
 
 // A foreign filter in our blocks, and a tcx program on a pod's link, see packets before ours do.
-func TestPrivilegedObserve_NamesWhatRunsAheadOnPodLinks(t *testing.T) {
+func TestPrivilegedObserve_NamesForeignProgramsAhead(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	foreign := passing(t)
@@ -146,7 +146,7 @@ func TestPrivilegedObserve_NamesWhatRunsAheadOnPodLinks(t *testing.T) {
 }
 
 // Join restores a changed name, MTU and state of a pod's link; a link with the name of another pod's link is not treated as renamed.
-func TestPrivilegedJoin_PutsBackNameAndMTU(t *testing.T) {
+func TestPrivilegedJoin_RestoresNameAndMTU(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.host.Do(func() {

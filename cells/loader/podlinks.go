@@ -60,7 +60,7 @@ func (w linkWatch) run(ctx context.Context, health cell.Health) error {
 		}
 		if len(k.suspects) > 0 {
 			r.Watch(w.Table)
-			if w.judge(r.Txn, k, time.Now()) {
+			if w.checkSuspects(r.Txn, k, time.Now()) {
 				r.Within(drift.Grace)
 			}
 		}
@@ -81,8 +81,8 @@ func (k known) note(d *devices.Device, gone bool) {
 	}
 }
 
-// judge checks each suspect whose row is Done, marks links that differ and forgets the others. It reports whether to check again after the grace period.
-func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later bool) {
+// checkSuspects checks each suspect whose row is Done, marks links that differ and forgets the others. It reports whether to check again after the grace period.
+func (w linkWatch) checkSuspects(txn statedb.ReadTxn, k known, now time.Time) (later bool) {
 	rows := make(map[int]*attachments.Attachment)
 	for row := range w.Table.All(txn) {
 		if row.Kind == attachments.PodLink && k.suspects[row.IfIndex] {
@@ -100,7 +100,7 @@ func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later boo
 		case now.Sub(row.Status.UpdatedAt) < drift.Grace:
 			later = true
 		default:
-			if _, judged := k.mtus[index]; !judged {
+			if _, recorded := k.mtus[index]; !recorded {
 				k.mtus[index] = d.MTU
 			}
 			if given, _, _ := w.MTUs.Get(txn, podmtus.ByID(row.EndpointID)); given.HostMTU != 0 && given.HostIfIndex == index &&

@@ -113,7 +113,7 @@ func (n *node) newKernel() kernel {
 }
 
 // onHost returns the hook of waggle_host.
-func onHost(n *node) place { return place{IfIndex: n.hostIndex, Hook: egress} }
+func onHost(n *node) attachPoint { return attachPoint{IfIndex: n.hostIndex, Hook: egress} }
 
 func (n *node) check(err error) {
 	n.t.Helper()
@@ -187,14 +187,14 @@ func (n *node) attach() (programs map[string]program) {
 	n.t.Helper()
 	n.host.Do(func() {
 		n.mountBPF()
-		programs = n.attachHere()
+		programs = n.attachInNamespace()
 	})
 	n.pod.Do(n.awaitCarrier)
 	return programs
 }
 
-// attachHere is attach for a thread that is in the node's namespace and has a BPF file system.
-func (n *node) attachHere() map[string]program {
+// attachInNamespace is attach for a thread that is in the node's namespace and has a BPF file system.
+func (n *node) attachInNamespace() map[string]program {
 	n.t.Helper()
 	programs, err := n.kernel.Programs.Load()
 	n.check(err)
@@ -307,7 +307,7 @@ func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 	}
 }
 
-func TestPrivilegedJoin_RefusesAnotherDevice(t *testing.T) {
+func TestPrivilegedJoin_RejectsOtherDevice(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.attach()
@@ -332,7 +332,7 @@ func TestPrivilegedJoin_RefusesAnotherDevice(t *testing.T) {
 	})
 }
 
-func TestPrivilegedSetFilter_WithoutAProgramAsksForAnOldOne(t *testing.T) {
+func TestPrivilegedSetFilter_NoProgram_NeedsExistingFilter(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.host.Do(func() {
@@ -345,7 +345,7 @@ func TestPrivilegedSetFilter_WithoutAProgramAsksForAnOldOne(t *testing.T) {
 	n.host.Do(func() { n.check(n.kernel.Pods.SetFilter(podlink.IngressBlock, nil)) })
 }
 
-func TestPrivilegedDeviceLink_TakenOverAndUpdated(t *testing.T) {
+func TestPrivilegedDeviceLink_ReusedAndUpdated(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	links := n.kernel.Devices.(*tcxLinks)

@@ -29,14 +29,14 @@ func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options p
 
 // objects loads the embedded programs with the pinned maps.
 type objects struct {
-	maps    bpfmaps.Maps
-	agent   settings.Agent
-	config  Config
-	options policy.Options
-	sockets socketlb.Options
-	probe   bpf.EncapProbe
-	loaded  []io.Closer
-	former  []io.Closer // of previous calls of Load
+	maps     bpfmaps.Maps
+	agent    settings.Agent
+	config   Config
+	options  policy.Options
+	sockets  socketlb.Options
+	probe    bpf.EncapProbe
+	loaded   []io.Closer
+	previous []io.Closer // of previous calls of Load
 
 	resizing bool // the programs in loaded use maps of flows whose size is being changed
 }
@@ -61,7 +61,7 @@ func (o *objects) Load() (map[string]program, error) {
 			return nil, err
 		}
 	}
-	o.former, o.resizing = append(o.former, before...), bpfmaps.Resizing(maps) != 0
+	o.previous, o.resizing = append(o.previous, before...), bpfmaps.Resizing(maps) != 0
 	return out, nil
 }
 
@@ -300,8 +300,8 @@ func (o *objects) Close() {
 
 // Unload implements programs.
 func (o *objects) Unload() {
-	closeAll(o.former)
-	o.former = nil
+	closeAll(o.previous)
+	o.previous = nil
 }
 
 func closeAll(all []io.Closer) {

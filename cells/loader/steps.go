@@ -60,8 +60,8 @@ func (s steps) missing(program string, id uint32) error {
 	return err
 }
 
-// unpinOthers removes the pins of all other programs of the same name, which no longer run on a hook, after the last packet has left them.
-func (s steps) unpinOthers(p *program) error {
+// unpinUnused removes the pins of all other programs of the same name, which no longer run on a hook, after the last packet has left them.
+func (s steps) unpinUnused(p *program) error {
 	pins, err := os.ReadDir(s.dir)
 	if err != nil {
 		return fmt.Errorf("list the pins of steps: %w", err)

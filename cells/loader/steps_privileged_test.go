@@ -20,7 +20,7 @@ func TestPrivilegedSteps_OutliveTheAgent(t *testing.T) {
 		n.mountBPF()
 		var last program
 		for range 3 {
-			last = n.attachHere()[bpf.PodEgress]
+			last = n.attachInNamespace()[bpf.PodEgress]
 		}
 		n.pod.Do(n.awaitCarrier)
 		n.kernel.Programs.Close()
@@ -42,7 +42,7 @@ func TestPrivilegedSteps_PinIsRepaired(t *testing.T) {
 	pins := n.kernel.Pods.(*traffic).steps
 	n.host.Do(func() {
 		n.mountBPF()
-		p := n.attachHere()[bpf.PodEgress]
+		p := n.attachInNamespace()[bpf.PodEgress]
 		for _, unpinned := range []bool{false, true, false} {
 			seen, err := n.kernel.Pods.Observe()
 			require.NoError(t, err)

@@ -33,21 +33,21 @@ type tcxLinks struct {
 	pins    *bpffs.Watch
 	copy    func(program string) (*ebpf.Program, error) // loads another copy of a program
 
-	mu      sync.Mutex       // guards haveTCX, filters and adopted
-	haveTCX *bool            // whether the kernel has tcx; nil before the probe
-	filters map[string]place // by key, if cls_bpf replaces tcx
-	adopted bool             // filters includes the filters of previous runs
+	mu       sync.Mutex             // guards haveTCX, filters and restored
+	haveTCX  *bool                  // whether the kernel has tcx; nil before the probe
+	filters  map[string]attachPoint // by key, if cls_bpf replaces tcx
+	restored bool                   // filters includes the filters of previous runs
 }
 
 func newTCXLinks(t *traffic, dir string, copy func(string) (*ebpf.Program, error)) *tcxLinks {
-	return &tcxLinks{traffic: t, dir: dir, pins: bpffs.NewWatch(dir), copy: copy, filters: make(map[string]place)}
+	return &tcxLinks{traffic: t, dir: dir, pins: bpffs.NewWatch(dir), copy: copy, filters: make(map[string]attachPoint)}
 }
 
 // PinsChanged implements deviceLinks.
 func (t *tcxLinks) PinsChanged(ctx context.Context) error { return t.pins.Next(ctx) }
 
 // Attach implements deviceLinks.
-func (t *tcxLinks) Attach(key string, at place, p *program) error {
+func (t *tcxLinks) Attach(key string, at attachPoint, p *program) error {
 	supported, err := t.probe()
 	switch {
 	case err != nil:
@@ -80,7 +80,7 @@ func (t *tcxLinks) probe() (bool, error) {
 	return found, nil
 }
 
-func (t *tcxLinks) attachTCX(key string, at place, p *program) error {
+func (t *tcxLinks) attachTCX(key string, at attachPoint, p *program) error {
 	pin := filepath.Join(t.dir, key)
 	old, onDevice, err := openTCX(pin, at.IfIndex)
 	if err != nil {
@@ -148,7 +148,7 @@ func openTCX(pin string, ifindex int) (*pinnedLink, bool, error) {
 }
 
 // update replaces the program of a link, and makes it the first on a hook that is not shared.
-func (t *tcxLinks) update(l *pinnedLink, key string, at place, p *program) error {
+func (t *tcxLinks) update(l *pinnedLink, key string, at attachPoint, p *program) error {
 	if err := l.exchange(key, p); err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (t *tcxLinks) update(l *pinnedLink, key string, at place, p *program) error
 
 // moveFirst makes our link the first on its hook; the links of others stay unchanged. The kernel moves no link and takes no program twice for one hook, so the
 // existing link runs a copy until the new link has replaced it.
-func (t *tcxLinks) moveFirst(old link.Link, key string, at place, p *program) error {
+func (t *tcxLinks) moveFirst(old link.Link, key string, at attachPoint, p *program) error {
 	standIn, err := t.copy(p.Name)
 	if err != nil {
 		return err
@@ -191,7 +191,7 @@ func (t *tcxLinks) moveFirst(old link.Link, key string, at place, p *program) er
 const movingSuffix = "_moving"
 
 // create attaches a link ahead of all other programs on the hook, and pins it.
-func (t *tcxLinks) create(key, pin string, at place, p *program) error {
+func (t *tcxLinks) create(key, pin string, at attachPoint, p *program) error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return fmt.Errorf("create directory for pinned links: %w", err)
 	}
@@ -232,7 +232,7 @@ func (t *tcxLinks) Ahead(ifindex int) ([]string, error) {
 }
 
 // attachFilter is used if the kernel has no tcx: it adds a filter to the device itself, or replaces our filter in one step.
-func (t *tcxLinks) attachFilter(key string, at place, p *program) error {
+func (t *tcxLinks) attachFilter(key string, at attachPoint, p *program) error {
 	if _, found, err := t.traffic.tc.Clsact(at.IfIndex); err != nil {
 		return err
 	} else if !found {
@@ -240,7 +240,7 @@ func (t *tcxLinks) attachFilter(key string, at place, p *program) error {
 			return err
 		}
 	}
-	if err := t.refuseTheirs(key, at); err != nil {
+	if err := t.checkForeignFilter(key, at); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -249,8 +249,8 @@ func (t *tcxLinks) attachFilter(key string, at place, p *program) error {
 	return t.traffic.setFilter(at.filter(), p)
 }
 
-// refuseTheirs returns an error if a filter of another program has the priority and handle of our filter.
-func (t *tcxLinks) refuseTheirs(key string, at place) error {
+// checkForeignFilter returns an error if a filter of another program has the priority and handle of our filter.
+func (t *tcxLinks) checkForeignFilter(key string, at attachPoint) error {
 	if !at.Shared {
 		return nil
 	}
@@ -301,7 +301,7 @@ func (t *tcxLinks) Attached() (map[string]attached, error) {
 	}
 	supported, err := t.probe()
 	if err == nil && !supported {
-		err = t.adopt()
+		err = t.restore()
 	}
 	return out, errors.Join(err, t.addFilters(out))
 }
@@ -330,11 +330,11 @@ func (t *tcxLinks) pinned(pin string) (a attached, err error) {
 	return a, err
 }
 
-// adopt finds, once, the filters that previous runs have left on devices. Filters have no pins that would name their devices.
-func (t *tcxLinks) adopt() error {
+// restore finds, once, the filters that previous runs have left on devices. Filters have no pins that would name their devices.
+func (t *tcxLinks) restore() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.adopted {
+	if t.restored {
 		return nil
 	}
 	devices, err := t.traffic.tc.Clsacts()
@@ -346,16 +346,16 @@ func (t *tcxLinks) adopt() error {
 			continue // the link of a pod
 		}
 		for _, hook := range []string{ingress, egress} {
-			if err := t.adoptHook(place{IfIndex: ifindex, Hook: hook, Shared: true}); err != nil {
+			if err := t.restoreHook(attachPoint{IfIndex: ifindex, Hook: hook, Shared: true}); err != nil {
 				return err
 			}
 		}
 	}
-	t.adopted = true
+	t.restored = true
 	return nil
 }
 
-func (t *tcxLinks) adoptHook(at place) error {
+func (t *tcxLinks) restoreHook(at attachPoint) error {
 	filters, err := t.traffic.tc.Filters(at.filter())
 	if err != nil {
 		return err
@@ -371,7 +371,7 @@ func (t *tcxLinks) adoptHook(at place) error {
 			}
 			return fmt.Errorf("find the device of a filter of the agent: %w", err)
 		}
-		if key := pinOf(l.Attrs().Name, at.Hook); t.filters[key] == (place{}) {
+		if key := pinOf(l.Attrs().Name, at.Hook); t.filters[key] == (attachPoint{}) {
 			t.filters[key] = at
 		}
 	}

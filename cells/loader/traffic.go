@@ -78,11 +78,11 @@ func (t *traffic) SetFilter(block uint32, p *program) error {
 	if err := t.setFilter(at, p); err != nil || unpinned != nil {
 		return err
 	}
-	return t.steps.unpinOthers(p)
+	return t.steps.unpinUnused(p)
 }
 
 // setFilter replaces our filter at a place, unless it runs the program already.
-func (t *traffic) setFilter(at tc.Place, p *program) error {
+func (t *traffic) setFilter(at tc.AttachPoint, p *program) error {
 	id, found, err := t.filter(at)
 	switch {
 	case err != nil:
@@ -96,7 +96,7 @@ func (t *traffic) setFilter(at tc.Place, p *program) error {
 }
 
 // filter returns the id of the program that our filter at a place runs.
-func (t *traffic) filter(at tc.Place) (id uint32, found bool, err error) {
+func (t *traffic) filter(at tc.AttachPoint) (id uint32, found bool, err error) {
 	filters, err := t.tc.Filters(at)
 	id, found, _ = ours(filters)
 	return id, found, err

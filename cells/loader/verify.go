@@ -118,7 +118,7 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 	case attachments.TCX:
 		l, found := links[pinName(a)]
 		all := programFinding(driftrepairs.TCX, what, a.ProgramID, l.Program, found && l.IfIndex == a.IfIndex)
-		if a.ProgramID == 0 || placeOf(a).Shared {
+		if a.ProgramID == 0 || attachPointOf(a).Shared {
 			return all // a move requires a program of this run, and a hook that is not shared
 		}
 		for _, other := range l.Ahead {

@@ -91,9 +91,9 @@ func (c *controller) describe(r *loop.Round) *localnode.LocalNode {
 		if !f.enabled {
 			continue
 		}
-		var lacks string
-		if *f.into, lacks = c.family(r, f.name); lacks != "" {
-			missing = append(missing, f.name+": "+lacks)
+		var missingInput string
+		if *f.into, missingInput = c.family(r, f.name); missingInput != "" {
+			missing = append(missing, f.name+": "+missingInput)
 		}
 	}
 	node.Addresses = c.nodeAddresses(r, node)

@@ -16,12 +16,12 @@ func (s *store) PutBatch(name string, keys, values any) (int, error) {
 		return 0, err
 	}
 	n, err := o.m.BatchUpdate(keys, values, nil)
-	if o.twin == nil {
+	if o.shadow == nil {
 		return n, err
 	}
 	k, v := reflect.ValueOf(keys), reflect.ValueOf(values)
 	for i := range n {
-		if err := o.twin.put(k.Index(i).Interface(), v.Index(i).Interface()); err != nil {
+		if err := o.shadow.put(k.Index(i).Interface(), v.Index(i).Interface()); err != nil {
 			return i, err
 		}
 	}
@@ -36,10 +36,10 @@ func (s *store) DeleteBatch(name string, keys any) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if o.twin != nil {
+	if o.shadow != nil {
 		k := reflect.ValueOf(keys)
 		for i := range k.Len() {
-			if err := o.twin.remove(k.Index(i).Interface(), o.m.ValueSize()); err != nil {
+			if err := o.shadow.remove(k.Index(i).Interface(), o.m.ValueSize()); err != nil {
 				return i, errors.Join(err, deleteFirst(o.m, k, i))
 			}
 		}
@@ -47,7 +47,7 @@ func (s *store) DeleteBatch(name string, keys any) (int, error) {
 	return o.m.BatchDelete(keys, nil)
 }
 
-// deleteFirst deletes the first n of keys from m; the twin no longer has them.
+// deleteFirst deletes the first n of keys from m; the shadow map no longer has them.
 func deleteFirst(m *ebpf.Map, keys reflect.Value, n int) error {
 	if n == 0 {
 		return nil

@@ -8,7 +8,7 @@
 // the maps.
 //
 // After a restart a pin that fits is used with its contents. A map of another layout or size is copied, and writes are repeated in the old map while programs
-// may read it (see [twin]). Entries of flows are moved when all programs use both maps (see [flowResize]). A map that its owner had not filled remains marked
+// may read it (see [shadow]). Entries of flows are moved when all programs use both maps (see [flowResize]). A map that its owner had not filled remains marked
 // as unfilled. A pin that does not fit is moved to another name. Programs keep the maps that they were loaded with, so these steps do not affect attached
 // programs. A map that cannot be opened or created does not prevent the start of the agent: every user of the map gets the error, no program is loaded,
 // attached programs stay attached, and a job retries.

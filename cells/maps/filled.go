@@ -70,7 +70,7 @@ func (s *store) setFilled() error {
 		}
 		row := *o.row
 		row.Filled = true
-		err := s.pinTwin(o.twin)
+		err := s.pinShadow(o.shadow)
 		if err == nil {
 			err = s.mark(&row)
 		}
@@ -87,8 +87,8 @@ func (s *store) setFilled() error {
 	return errors.Join(errs...)
 }
 
-// pinTwin pins a twin that has no pin yet.
-func (s *store) pinTwin(t *twin) error {
+// pinShadow pins a shadow map that has no pin yet.
+func (s *store) pinShadow(t *shadowMap) error {
 	if t == nil || !t.unpinned {
 		return nil
 	}

@@ -129,7 +129,7 @@ func (s *store) planResize(l layout, have uint32, o *opened) {
 }
 
 func (s *store) makeNext(l layout, have *ebpf.Map) (*ebpf.Map, error) {
-	if err := s.hasRoom(have, l.MaxEntries); err != nil {
+	if err := s.checkFits(have, l.MaxEntries); err != nil {
 		return nil, err
 	}
 	next, err := s.Kernel.Create(l.MapSpec)
@@ -171,7 +171,7 @@ func (s *store) endResize(ctx context.Context) error {
 		return nil
 	}
 	if s.hasNext() {
-		if err := s.checkRoom(); err != nil {
+		if err := s.checkCapacity(); err != nil {
 			return err
 		}
 		if err := s.Kernel.AwaitPackets(); err != nil { // programs that the last hook ran before write only to the former map
@@ -191,8 +191,8 @@ func (s *store) endResize(ctx context.Context) error {
 	return nil
 }
 
-// checkRoom returns an error if a map of flows has more entries than are configured. Entries are copied when enough of them have expired.
-func (s *store) checkRoom() error {
+// checkCapacity returns an error if a map of flows has more entries than are configured. Entries are copied when enough of them have expired.
+func (s *store) checkCapacity() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var errs []error
@@ -200,14 +200,14 @@ func (s *store) checkRoom() error {
 		if o.next == nil || s.resize.phase != bpf.ResizeBefore {
 			continue
 		}
-		if err := s.hasRoom(o.m, s.Kernel.Size(o.next)); err != nil {
+		if err := s.checkFits(o.m, s.Kernel.Size(o.next)); err != nil {
 			errs = append(errs, fmt.Errorf("map %s cannot be resized to %d entries yet: %w", name, s.Kernel.Size(o.next), err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *store) hasRoom(have *ebpf.Map, wanted uint32) error {
+func (s *store) checkFits(have *ebpf.Map, wanted uint32) error {
 	entries, err := s.Kernel.Count(have)
 	if err == nil && entries > wanted {
 		err = fmt.Errorf("it has %d entries", entries)

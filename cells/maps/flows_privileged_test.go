@@ -36,7 +36,7 @@ func startFlowRun(t *testing.T, dir string, entries uint32) flowRun {
 	state := &ebpf.MapSpec{Name: bpf.MapResizeState, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
 	s := &store{dir: dir, params: params{Kernel: realKernel{}, Log: slog.New(slog.DiscardHandler), DB: db, Table: table,
 		Specs: specs{bpf.MapCtEst4: {flows, 1, nil}, bpf.MapResizeState: {state, 1, nil}}}}
-	if err := s.unpinStrangers(); err != nil {
+	if err := s.unpinUnknown(); err != nil {
 		t.Error(err)
 	}
 	s.open = map[string]opened{}
@@ -51,8 +51,8 @@ func startFlowRun(t *testing.T, dir string, entries uint32) flowRun {
 	return flowRun{t, s, all}
 }
 
-func (r flowRun) present() *ebpf.Map { return r.all[bpf.MapCtEst4] }
-func (r flowRun) former() *ebpf.Map  { return r.all[bpf.FormerName(bpf.MapCtEst4)] }
+func (r flowRun) present() *ebpf.Map  { return r.all[bpf.MapCtEst4] }
+func (r flowRun) previous() *ebpf.Map { return r.all[bpf.PreviousName(bpf.MapCtEst4)] }
 
 // begin creates an entry as a program does in the given phase.
 func (r flowRun) begin(number uint32, phase bpf.ResizePhase, key uint32) {
@@ -60,7 +60,7 @@ func (r flowRun) begin(number uint32, phase bpf.ResizePhase, key uint32) {
 	r.wantState(number, phase)
 	var err error
 	if phase != bpf.ResizeNone {
-		err = r.former().Put(key, key)
+		err = r.previous().Put(key, key)
 	}
 	if phase != bpf.ResizeBefore {
 		err = errors.Join(err, r.present().Put(key, key))
@@ -86,7 +86,7 @@ func (r flowRun) end() {
 }
 
 // An agent may be killed at any step of a change of size, and the next run may have another size configured: no entry is lost.
-func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
+func TestPrivilegedFlows_KilledRuns_LoseNoEntry(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
 		r := startFlowRun(t, dir, 8)
@@ -112,7 +112,7 @@ func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 		r = startFlowRun(t, dir, 64)
 		wantPins(t, dir, "ct_est4_next_v1", "ct_est4_v1", "resize_state_v1")
 		want(t, dir, "ct_est4_v1", map[uint32]uint32{1: 1, 2: 2, 3: 3, 4: 4})
-		if size := r.former().MaxEntries(); size != 32 {
+		if size := r.previous().MaxEntries(); size != 32 {
 			t.Errorf("the map has %d entries, want those of the change that was not ended", size)
 		}
 		r.begin(2, bpf.ResizeBefore, 5)
@@ -142,7 +142,7 @@ func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 		r.end()
 
 		r = startFlowRun(t, dir, 4) // more entries than fit
-		if row := r.s.open[bpf.MapCtEst4].row; row.Note == "" || row.MaxEntries != 64 || r.present() != r.former() {
+		if row := r.s.open[bpf.MapCtEst4].row; row.Note == "" || row.MaxEntries != 64 || r.present() != r.previous() {
 			t.Errorf("a map that holds more entries than are configured: %+v", row)
 		}
 		r.wantState(2, bpf.ResizeNone)
@@ -152,7 +152,7 @@ func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 
 // Programs create and delete flows in both maps while their entries are copied: afterwards each map has every flow that still exists, with the last stored
 // value. With few keys and short rounds, many rounds end while a just deleted or replaced entry is being copied, and no further copy follows.
-func TestPrivilegedMigrate_WhileProgramsWriteToBoth(t *testing.T) {
+func TestPrivilegedMigrate_ProgramsWriteBothMaps(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
 	const keys, programs = 8, 2
@@ -202,7 +202,7 @@ func TestPrivilegedMigrate_WhileProgramsWriteToBoth(t *testing.T) {
 }
 
 // Entries that do not fit cause another error than entries that cannot be copied for another reason, and all other entries are copied.
-func TestPrivilegedMigrate_NoRoom(t *testing.T) {
+func TestPrivilegedMigrate_MapFull(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
 	from, to := numbersOf(t, ebpf.Hash, 4), numbersOf(t, ebpf.Hash, 2)

@@ -116,7 +116,7 @@ func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	spec.Pinning = ebpf.PinNone
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, fmt.Errorf("create map %s of %d entries: %w", spec.Name, spec.MaxEntries, bpfmaps.Refused(err))
+		return nil, fmt.Errorf("create map %s of %d entries: %w", spec.Name, spec.MaxEntries, bpfmaps.WithCause(err))
 	}
 	return m, nil
 }

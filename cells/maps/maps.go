@@ -59,7 +59,7 @@ type store struct {
 	params
 	dir string
 
-	mu   sync.RWMutex      // guards open; held for reading while a map is written, so that no twin is closed during a write
+	mu   sync.RWMutex      // guards open; held for reading while a map is written, so that no shadow map is closed during a write
 	open map[string]opened // nil before the start and after the stop
 
 	copying sync.Mutex // taken after mu while entries are copied between maps of two sizes, or deleted in both
@@ -68,7 +68,7 @@ type store struct {
 	retired []*ebpf.Map // replaced maps of flows, not yet closed
 }
 
-func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches, bpfmaps.Copies, bpfmaps.Formers) {
+func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches, bpfmaps.Copies, bpfmaps.PreviousLayouts) {
 	s := &store{params: p, dir: filepath.Join(p.Agent.PinDir(), "maps")}
 	p.Lifecycle.Append(cell.Hook{OnStart: s.start, OnStop: s.stop})
 	return s, s, s, s
@@ -79,7 +79,7 @@ func (s *store) start(cell.HookContext) error {
 	if err := s.Kernel.Prepare(s.Agent.BPFRoot, s.dir); err != nil {
 		return err
 	}
-	if err := s.unpinStrangers(); err != nil {
+	if err := s.unpinUnknown(); err != nil {
 		return err
 	}
 	open := make(map[string]opened, len(s.Specs))
@@ -101,11 +101,11 @@ func (s *store) start(cell.HookContext) error {
 
 // retry opens failed maps again until all maps are open.
 func (s *store) retry(ctx context.Context, failed error) error {
-	said := ""
+	logged := ""
 	for pause := firstRetry; failed != nil; pause = min(2*pause, lastRetry) {
 		s.Health.Degraded("Maps cannot be used; attached programs stay unchanged", failed)
-		if failed.Error() != said { // once for each reason, not for each try
-			said = failed.Error()
+		if failed.Error() != logged { // once for each reason, not for each try
+			logged = failed.Error()
 			s.Log.Warn("Maps cannot be used; attached programs stay unchanged", "error", failed)
 		}
 		if heartbeat.Sleep(ctx, pause) != nil {
@@ -178,7 +178,7 @@ func (s *store) dropResized(ctx context.Context, health cell.Health) error {
 	if !replaced {
 		return nil
 	}
-	if err := errors.Join(s.dropTwins(ctx), s.endResize(ctx)); err != nil {
+	if err := errors.Join(s.dropShadows(ctx), s.endResize(ctx)); err != nil {
 		return err
 	}
 	return s.closeRetired(ctx)
@@ -201,31 +201,31 @@ func (s *store) hasResized() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, o := range s.open {
-		if o.twin != nil && o.twin.resized {
+		if o.shadow != nil && o.shadow.resized {
 			return true
 		}
 	}
 	return false
 }
 
-func (s *store) dropTwins(ctx context.Context) error {
+func (s *store) dropShadows(ctx context.Context) error {
 	s.exchangeAll(ctx)
-	dropped, err := s.unpinTwins()
+	dropped, err := s.unpinShadows()
 	s.publish(dropped)
 	return err
 }
 
-func (s *store) unpinTwins() (dropped []opened, err error) {
+func (s *store) unpinShadows() (dropped []opened, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
 	for name, o := range s.open {
-		if o.twin == nil || !o.twin.resized {
+		if o.shadow == nil || !o.shadow.resized {
 			continue
 		}
-		errs = append(errs, s.Kernel.Unpin(o.twin.pin), s.Kernel.Close(o.twin.m))
+		errs = append(errs, s.Kernel.Unpin(o.shadow.pin), s.Kernel.Close(o.shadow.m))
 		row := *o.row
-		o.twin, o.row, row.Twin = nil, &row, ""
+		o.shadow, o.row, row.Twin = nil, &row, ""
 		if o.next != nil {
 			row.Twin = s.nextPin(s.Specs[name])
 		}
@@ -251,14 +251,14 @@ func (s *store) exchange(name string) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	o := s.open[name]
-	if o.twin == nil || !o.twin.resized || o.row.Owner != mapstable.OwnerDatapath {
+	if o.shadow == nil || !o.shadow.resized || o.row.Owner != mapstable.OwnerDatapath {
 		return
 	}
 	s.copying.Lock()
 	defer s.copying.Unlock()
-	if err := s.Kernel.Exchange(o.m, o.twin.m, o.twin.seen); err != nil && !o.twin.warned {
-		o.twin.warned = true
-		s.Log.Warn("Cannot copy all entries between a resized map and its former map", "map", name, "error", err)
+	if err := s.Kernel.Exchange(o.m, o.shadow.m, o.shadow.seen); err != nil && !o.shadow.warned {
+		o.shadow.warned = true
+		s.Log.Warn("Cannot copy all entries between a resized map and its previous map", "map", name, "error", err)
 	}
 }
 
@@ -291,8 +291,8 @@ func (s *store) stop(cell.HookContext) error {
 		if o.err == nil {
 			errs = append(errs, s.Kernel.Close(o.m))
 		}
-		if o.twin != nil {
-			errs = append(errs, s.Kernel.Close(o.twin.m))
+		if o.shadow != nil {
+			errs = append(errs, s.Kernel.Close(o.shadow.m))
 		}
 		if o.next != nil {
 			errs = append(errs, s.Kernel.Close(o.next))
@@ -327,31 +327,31 @@ func (s *store) get(name string) (opened, error) {
 
 // Put implements [bpfmaps.Maps].
 func (s *store) Put(name string, key, value any) error {
-	return s.put(name, key, value, func(t *twin) error { return t.put(key, value) })
+	return s.put(name, key, value, func(t *shadowMap) error { return t.put(key, value) })
 }
 
-// PutFormer implements [bpfmaps.Formers].
-func (s *store) PutFormer(name string, key, value, former any) error {
-	return s.put(name, key, value, func(t *twin) error {
+// PutPrevious implements [bpfmaps.PreviousLayouts].
+func (s *store) PutPrevious(name string, key, value, previous any) error {
+	return s.put(name, key, value, func(t *shadowMap) error {
 		if t.resized {
 			return t.put(key, value)
 		}
-		return t.write(key, former)
+		return t.write(key, previous)
 	})
 }
 
-// put writes an entry, and calls also for the twin if there is one.
-func (s *store) put(name string, key, value any, also func(*twin) error) error {
+// put writes an entry, and calls also for the shadow map if there is one.
+func (s *store) put(name string, key, value any, also func(*shadowMap) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	o, err := s.get(name)
 	if err != nil {
 		return err
 	}
-	if err := o.m.Put(key, value); err != nil || o.twin == nil {
+	if err := o.m.Put(key, value); err != nil || o.shadow == nil {
 		return err
 	}
-	return also(o.twin)
+	return also(o.shadow)
 }
 
 // Delete implements [bpfmaps.Maps].
@@ -362,8 +362,8 @@ func (s *store) Delete(name string, key any) error {
 	if err != nil {
 		return err
 	}
-	if o.twin != nil {
-		if err := o.twin.remove(key, o.m.ValueSize()); err != nil {
+	if o.shadow != nil {
+		if err := o.shadow.remove(key, o.m.ValueSize()); err != nil {
 			return err
 		}
 	}
@@ -378,7 +378,7 @@ func (s *store) Each(name string, do func(m *ebpf.Map) error) error {
 	if err != nil {
 		return err
 	}
-	if o.next == nil && (o.twin == nil || !o.twin.resized) {
+	if o.next == nil && (o.shadow == nil || !o.shadow.resized) {
 		return do(o.m)
 	}
 	s.copying.Lock()
@@ -387,8 +387,8 @@ func (s *store) Each(name string, do func(m *ebpf.Map) error) error {
 	if o.next != nil {
 		err = errors.Join(err, do(o.next))
 	}
-	if o.twin != nil && o.twin.resized {
-		err = errors.Join(err, do(o.twin.m))
+	if o.shadow != nil && o.shadow.resized {
+		err = errors.Join(err, do(o.shadow.m))
 	}
 	return err
 }
@@ -405,7 +405,7 @@ func (s *store) All() (map[string]*ebpf.Map, error) {
 		}
 		all[name] = o.m
 		if s.isFlows(name) {
-			all[bpf.FormerName(name)] = o.m
+			all[bpf.PreviousName(name)] = o.m
 		}
 		if o.next != nil {
 			all[name] = o.next

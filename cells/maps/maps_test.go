@@ -80,10 +80,10 @@ func flowSpecs() specs {
 
 // testSpecs returns two maps, so that scripts are short. endpoint_facts had another layout in the previous release.
 func testSpecs() specs {
-	former := &bpf.Former{Version: 1, Spec: &ebpf.MapSpec{Name: "endpoint_facts", Type: ebpf.Array, KeySize: 4, ValueSize: 72,
+	previous := &bpf.PreviousLayout{Version: 1, Spec: &ebpf.MapSpec{Name: "endpoint_facts", Type: ebpf.Array, KeySize: 4, ValueSize: 72,
 		MaxEntries: 4096}}
 	return specs{
-		"endpoint_facts": {&ebpf.MapSpec{Name: "endpoint_facts", Type: ebpf.Array, KeySize: 4, ValueSize: 76, MaxEntries: 4096}, 2, former},
+		"endpoint_facts": {&ebpf.MapSpec{Name: "endpoint_facts", Type: ebpf.Array, KeySize: 4, ValueSize: 76, MaxEntries: 4096}, 2, previous},
 		"metrics":        {&ebpf.MapSpec{Name: "metrics", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: 768}, 1, nil},
 	}
 }
@@ -111,7 +111,7 @@ func (f *fakeKernel) Watch(string) func(context.Context) error {
 	}
 }
 
-func (f *fakeKernel) refused(call string) error {
+func (f *fakeKernel) injectedError(call string) error {
 	if f.fail[call] == 0 {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (f *fakeKernel) Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
 func (f *fakeKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.refused("create"); err != nil {
+	if err := f.injectedError("create"); err != nil {
 		return nil, err
 	}
 	return f.handle(spec), nil
@@ -170,7 +170,7 @@ func (f *fakeKernel) Migrate(to, from *ebpf.Map) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.note("migrate %s to %d entries from %d", f.open[to].Name, f.open[to].MaxEntries, f.open[from].MaxEntries)
-	return f.refused("migrate")
+	return f.injectedError("migrate")
 }
 
 func (f *fakeKernel) Count(*ebpf.Map) (uint32, error) { return f.entries, nil }
@@ -178,14 +178,14 @@ func (f *fakeKernel) Count(*ebpf.Map) (uint32, error) { return f.entries, nil }
 func (f *fakeKernel) ResizeState(*ebpf.Map) (uint32, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.state, f.refused("state")
+	return f.state, f.injectedError("state")
 }
 
 func (f *fakeKernel) SetResizeState(_ *ebpf.Map, value uint32) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	number, phase := bpf.ReadResizeState(value)
-	if err := errors.Join(f.refused("phase"), f.refused(fmt.Sprint("phase-", phase))); err != nil {
+	if err := errors.Join(f.injectedError("phase"), f.injectedError(fmt.Sprint("phase-", phase))); err != nil {
 		return err
 	}
 	f.state = value
@@ -197,7 +197,7 @@ func (f *fakeKernel) AwaitPackets() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.note("await packets")
-	return f.refused("await")
+	return f.injectedError("await")
 }
 
 func (f *fakeKernel) Exchange(_, _ *ebpf.Map, _ seen) error { return nil }
@@ -207,7 +207,7 @@ func (f *fakeKernel) Fill(to, from *ebpf.Map, _ convert) error {
 	defer f.mu.Unlock()
 	f.note("fill %s of %d bytes and %d entries from %d bytes and %d entries", f.open[to].Name, f.open[to].ValueSize,
 		f.open[to].MaxEntries, f.open[from].ValueSize, f.open[from].MaxEntries)
-	return f.refused("fill")
+	return f.injectedError("fill")
 }
 
 func (f *fakeKernel) Pin(m *ebpf.Map, path string) error {
@@ -221,7 +221,7 @@ func (f *fakeKernel) Mark(path string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.pins[path] = nil
-	return f.refused("mark")
+	return f.injectedError("mark")
 }
 
 func (f *fakeKernel) Move(from, to string) error {
@@ -229,7 +229,7 @@ func (f *fakeKernel) Move(from, to string) error {
 	defer f.mu.Unlock()
 	f.pins[to] = f.pins[from]
 	delete(f.pins, from)
-	return f.refused("move")
+	return f.injectedError("move")
 }
 
 func (f *fakeKernel) Unpin(path string) error {

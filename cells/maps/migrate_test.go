@@ -45,19 +45,19 @@ func (e *entry) remove() error {
 
 // A program changes an entry between any two steps of the copy: both maps have the same value at the end. An entry whose creation failed for the program may
 // exist in the present map alone.
-func TestMigrateEntry_AmongTheStepsOfAProgram(t *testing.T) {
+func TestMigrateEntry_ProgramWritesBetweenSteps_MapsAgree(t *testing.T) {
 	t.Parallel()
-	for name, begin := range map[string]func(from, to *entry, refused *bool) []func(){
+	for name, begin := range map[string]func(from, to *entry, failed *bool) []func(){
 		"end": func(from, to *entry, _ *bool) []func() {
 			return []func(){func() { _ = from.remove() }, func() { _ = to.remove() }}
 		},
-		"end and begin": func(from, to *entry, refused *bool) []func() {
+		"end and begin": func(from, to *entry, failed *bool) []func() {
 			return []func(){
 				func() { _ = from.remove() }, func() { _ = to.remove() },
 				func() { _ = from.create([]byte("new"), ebpf.UpdateNoExist) },
-				func() { *refused = to.create([]byte("new"), ebpf.UpdateNoExist) != nil },
+				func() { *failed = to.create([]byte("new"), ebpf.UpdateNoExist) != nil },
 				func() {
-					if *refused {
+					if *failed {
 						_ = from.remove()
 					}
 				},
@@ -71,9 +71,9 @@ func TestMigrateEntry_AmongTheStepsOfAProgram(t *testing.T) {
 		steps := len(begin(nil, nil, nil))
 		at = func(positions []int) {
 			if len(positions) == steps {
-				refused, from, to := migrateAmong(t, begin, positions)
-				if same := string(from) == string(to); !same && !refused || refused && from != nil {
-					t.Errorf("%s before calls %v: the former map has %q, the present one %q, refused: %v", name, positions, from, to, refused)
+				failed, from, to := migrateAmong(t, begin, positions)
+				if same := string(from) == string(to); !same && !failed || failed && from != nil {
+					t.Errorf("%s before calls %v: the former map has %q, the present one %q, refused: %v", name, positions, from, to, failed)
 				}
 				return
 			}
@@ -90,7 +90,7 @@ func TestMigrateEntry_AmongTheStepsOfAProgram(t *testing.T) {
 }
 
 // A change that a program makes through a pointer to the former entry is copied if it happens before the last read of that entry.
-func TestMigrateEntry_ChangedWhileItIsCopied(t *testing.T) {
+func TestMigrateEntry_ChangedDuringCopy(t *testing.T) {
 	t.Parallel()
 	for call := range 3 {
 		_, _, present := migrateAmong(t, func(from, _ *entry, _ *bool) []func() {
@@ -103,10 +103,10 @@ func TestMigrateEntry_ChangedWhileItIsCopied(t *testing.T) {
 }
 
 // migrateAmong copies an entry and runs step i of the program before call number positions[i] of the copy. It returns the remaining values.
-func migrateAmong(t *testing.T, begin func(from, to *entry, refused *bool) []func(), positions []int) (refused bool, former, present []byte) {
+func migrateAmong(t *testing.T, begin func(from, to *entry, failed *bool) []func(), positions []int) (failed bool, previous, present []byte) {
 	t.Helper()
 	call, from, to := 0, &entry{value: []byte("old")}, &entry{}
-	steps := begin(from, to, &refused)
+	steps := begin(from, to, &failed)
 	before := func() {
 		for len(positions) > 0 && positions[0] == call {
 			steps[0]()
@@ -121,5 +121,5 @@ func migrateAmong(t *testing.T, begin func(from, to *entry, refused *bool) []fun
 	for _, step := range steps { // the copy made fewer calls
 		step()
 	}
-	return refused, from.value, to.value
+	return failed, from.value, to.value
 }

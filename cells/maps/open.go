@@ -23,19 +23,19 @@ const (
 
 // opened is one map, or the error that prevents its use.
 type opened struct {
-	m    *ebpf.Map
-	twin *twin     // gets every write too; nil if no programs that use another map can be attached
-	next *ebpf.Map // for flows: the map of another size that replaces m when every hook runs programs for it; nil for none
-	err  error
-	row  *mapstable.Map
+	m      *ebpf.Map
+	shadow *shadowMap // gets every write too; nil if no programs that use another map can be attached
+	next   *ebpf.Map  // for flows: the map of another size that replaces m when every hook runs programs for it; nil for none
+	err    error
+	row    *mapstable.Map
 }
 
 // openMap opens the pinned map, or creates a map and fills it from the map that programs of another generation read.
 func (s *store) openMap(l layout) (o opened) {
 	pin := s.pin(l.Name, l.Version)
 	o.row = describe(l, pin)
-	if o.err = s.openPresent(l, pin, &o); o.err == nil && o.twin == nil && l.Former != nil {
-		o.err = s.openFormer(l, &o)
+	if o.err = s.openPresent(l, pin, &o); o.err == nil && o.shadow == nil && l.Former != nil {
+		o.err = s.openPrevious(l, &o)
 	}
 	if o.err == nil && l.Name == bpf.MapResizeState {
 		o.err = s.restoreResize(o.m)
@@ -53,9 +53,9 @@ func (s *store) openMap(l layout) (o opened) {
 		o.row.Memory += s.Kernel.Memory(o.next)
 		o.row.Twin = s.nextPin(l)
 	}
-	if o.twin != nil {
-		o.row.Memory += s.Kernel.Memory(o.twin.m)
-		o.row.Twin = o.twin.pin
+	if o.shadow != nil {
+		o.row.Memory += s.Kernel.Memory(o.shadow.m)
+		o.row.Twin = o.shadow.pin
 	}
 	return o
 }
@@ -72,7 +72,7 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 	m, err := s.Kernel.Open(l.MapSpec, pin)
 	switch {
 	case errors.Is(err, errUnfit):
-		if err := s.setAside(pin, err, o); err != nil {
+		if err := s.quarantine(pin, err, o); err != nil {
 			return err
 		}
 		return s.makeMap(l, pin, o)
@@ -91,13 +91,13 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 		return nil
 	}
 	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil { // the previous run ended before all hooks were replaced
-		o.twin = &twin{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
+		o.shadow = &shadowMap{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
 	}
 	return nil
 }
 
-// setAside renames a pin that does not fit to <pin>_unfit. Programs keep the map that they use, wherever its pin is.
-func (s *store) setAside(pin string, why error, o *opened) error {
+// quarantine renames a pin that does not fit to <pin>_unfit. Programs keep the map that they use, wherever its pin is.
+func (s *store) quarantine(pin string, why error, o *opened) error {
 	if err := s.Kernel.Move(pin, pin+unfitSuffix); err != nil {
 		return fmt.Errorf("%w, and its pin cannot be renamed: %w; remove the pin, the agent retries", why, err)
 	}
@@ -107,7 +107,7 @@ func (s *store) setAside(pin string, why error, o *opened) error {
 	return nil
 }
 
-// makeMap creates the map and fills it from its twin, if there is one. It pins the map after that, with a mark if its owner has yet to fill it, so after a
+// makeMap creates the map and fills it from its shadow map, if there is one. It pins the map after that, with a mark if its owner has yet to fill it, so after a
 // crash the next run treats no unfilled map as filled.
 func (s *store) makeMap(l layout, pin string, o *opened) error {
 	m, err := s.Kernel.Create(l.MapSpec)
@@ -120,7 +120,7 @@ func (s *store) makeMap(l layout, pin string, o *opened) error {
 		}
 	}
 	if err != nil {
-		o.closeTwin(s.Kernel)
+		o.closeShadow(s.Kernel)
 		return errors.Join(err, s.Kernel.Close(m))
 	}
 	o.m = m
@@ -130,7 +130,7 @@ func (s *store) makeMap(l layout, pin string, o *opened) error {
 // fillNew copies the map that programs read now: the map of another size that an interrupted run left, or the map of the previous layout.
 func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil {
-		o.twin = &twin{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
+		o.shadow = &shadowMap{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
 		o.row.Filled = !s.marked(pin)
 		return s.Kernel.Fill(m, old, nil)
 	}
@@ -139,38 +139,38 @@ func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 	}
 	old, err := s.Kernel.Open(l.Former.Spec, s.pin(l.Name, l.Former.Version))
 	if err != nil {
-		return nil // openFormer creates one or returns the error
+		return nil // openPrevious creates one or returns the error
 	}
-	o.twin = &twin{m: old, pin: s.pin(l.Name, l.Former.Version), back: l.Former.Back}
+	o.shadow = &shadowMap{m: old, pin: s.pin(l.Name, l.Former.Version), back: l.Former.Back}
 	o.row.Filled = !l.Former.Partial
 	o.row.Note = fmt.Sprintf("created from layout %d", l.Former.Version)
 	return s.Kernel.Fill(m, old, l.Former.Forward)
 }
 
-// openFormer opens the map of the previous layout, or creates it, so that a downgrade to the previous release finds a current map.
-func (s *store) openFormer(l layout, o *opened) error {
+// openPrevious opens the map of the previous layout, or creates it, so that a downgrade to the previous release finds a current map.
+func (s *store) openPrevious(l layout, o *opened) error {
 	pin := s.pin(l.Name, l.Former.Version)
 	old, err := s.Kernel.Open(l.Former.Spec, pin)
 	if errors.Is(err, errUnfit) {
-		if err := s.setAside(pin, err, o); err != nil {
+		if err := s.quarantine(pin, err, o); err != nil {
 			return err
 		}
 		err = os.ErrNotExist
 	}
 	made := errors.Is(err, os.ErrNotExist)
 	if made {
-		old, err = s.makeFormer(l, pin, o)
+		old, err = s.createPrevious(l, pin, o)
 	}
 	if err != nil {
 		return fmt.Errorf("keep layout %d of map %s: %w", l.Former.Version, l.Name, err)
 	}
-	o.twin = &twin{m: old, pin: pin, back: l.Former.Back, unpinned: made && !o.row.Filled}
+	o.shadow = &shadowMap{m: old, pin: pin, back: l.Former.Back, unpinned: made && !o.row.Filled}
 	return nil
 }
 
-// makeFormer creates the map of the previous layout from the present map. It does not pin an unfilled map: the previous release knows no marks, and waits for
+// createPrevious creates the map of the previous layout from the present map. It does not pin an unfilled map: the previous release knows no marks, and waits for
 // the owners to fill its map only if there is no pin.
-func (s *store) makeFormer(l layout, pin string, o *opened) (*ebpf.Map, error) {
+func (s *store) createPrevious(l layout, pin string, o *opened) (*ebpf.Map, error) {
 	m, err := s.Kernel.Create(l.Former.Spec)
 	if err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (s *store) replaceSize(l layout, pin string, have uint32, o *opened) {
 		s.keepSize(l, have, o, err)
 		return
 	}
-	o.twin = &twin{m: o.m, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
+	o.shadow = &shadowMap{m: o.m, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
 	o.m, o.row.Reused = m, false
 	o.row.Note = fmt.Sprintf("resized from %d entries", have)
 }
@@ -224,19 +224,19 @@ func (s *store) makeResized(l layout, pin string, old *ebpf.Map) (*ebpf.Map, err
 	return m, nil
 }
 
-func (o *opened) closeTwin(k kernel) {
-	if o.twin != nil {
-		_ = k.Close(o.twin.m)
-		o.twin = nil
+func (o *opened) closeShadow(k kernel) {
+	if o.shadow != nil {
+		_ = k.Close(o.shadow.m)
+		o.shadow = nil
 	}
 }
 
 // pinned matches the names of the pins that this cell creates.
 var pinned = regexp.MustCompile(`^[a-z0-9_]+_v[0-9]+(` + resizedSuffix + `)?$`)
 
-// unpinStrangers unpins maps of layouts that this build does not know, before it writes to any map. From then on no agent keeps such a map current, so a
+// unpinUnknown unpins maps of layouts that this build does not know, before it writes to any map. From then on no agent keeps such a map current, so a
 // generation that knows its layout must create it again. Attached programs keep their maps.
-func (s *store) unpinStrangers() error {
+func (s *store) unpinUnknown() error {
 	var known []string
 	for name, l := range s.Specs {
 		pin := bpf.PinName(name, l.Version)

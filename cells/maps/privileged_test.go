@@ -29,7 +29,7 @@ func wide(version, valueSize, entries uint32) layout {
 // release2 has values of 8 bytes in units of one; release 1 has values of 4 bytes in units of ten.
 func release2() layout {
 	l := wide(2, 8, 16)
-	l.Former = &bpf.Former{Version: 1, Spec: wide(1, 4, 16).MapSpec,
+	l.Former = &bpf.PreviousLayout{Version: 1, Spec: wide(1, 4, 16).MapSpec,
 		Forward: func(k, v []byte) ([]byte, []byte, bool) {
 			return k, binary.NativeEndian.AppendUint64(nil, uint64(binary.NativeEndian.Uint32(v))*10), true
 		},
@@ -53,7 +53,7 @@ func startRun(t *testing.T, dir string, l layout) run {
 		t.Error(err)
 	}
 	s := &store{params: params{Kernel: realKernel{}, Log: slog.New(slog.DiscardHandler), Specs: specs{"numbers": l}, DB: db, Table: table}, dir: dir}
-	if err := s.unpinStrangers(); err != nil {
+	if err := s.unpinUnknown(); err != nil {
 		t.Error(err)
 	}
 	s.open = map[string]opened{"numbers": s.openMap(l)}
@@ -128,7 +128,7 @@ func inMapDir(t *testing.T, f func(dir string)) {
 	})
 }
 
-func TestPrivilegedOpen_ReusesWhatFits(t *testing.T) {
+func TestPrivilegedOpen_ReusesCompatibleMap(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
 		r := startRun(t, dir, wide(1, 4, 8))
@@ -220,15 +220,15 @@ func TestPrivilegedResize(t *testing.T) {
 		r = startRun(t, dir, wide(1, 4, 8))
 		want(t, dir, "numbers_v1", map[uint32]uint32{1: 5, 2: 6})
 		// A program of the previous generation continues to write to its map until its hook is replaced.
-		former := r.s.open["numbers"].twin.m
-		if err := errors.Join(former.Delete(uint32(1)), former.Put(uint32(3), uint32(7)), former.Put(uint32(2), uint32(9))); err != nil {
+		previous := r.s.open["numbers"].shadow.m
+		if err := errors.Join(previous.Delete(uint32(1)), previous.Put(uint32(3), uint32(7)), previous.Put(uint32(2), uint32(9))); err != nil {
 			t.Error(err)
 		}
 		// An entry that a cell deletes in both maps is not restored.
 		if err := errors.Join(r.s.Put("numbers", uint32(4), uint32(8)), r.s.Each("numbers", func(m *ebpf.Map) error { return m.Delete(uint32(4)) })); err != nil {
 			t.Error(err)
 		}
-		if err := r.s.dropTwins(t.Context()); err != nil {
+		if err := r.s.dropShadows(t.Context()); err != nil {
 			t.Error(err)
 		}
 		want(t, dir, "numbers_v1", map[uint32]uint32{1: 5, 2: 6, 3: 7})
@@ -251,7 +251,7 @@ func TestPrivilegedResize(t *testing.T) {
 }
 
 // While hooks are being replaced, an entry that a program of one generation creates in its map is copied to the map of the other generation within moments.
-func TestPrivilegedResize_EntriesFollowWhileHooksAreReplaced(t *testing.T) {
+func TestPrivilegedResize_HookReplacement_CopiesNewEntries(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
 		r := startRun(t, dir, wide(1, 4, 4))
@@ -268,11 +268,11 @@ func TestPrivilegedResize_EntriesFollowWhileHooksAreReplaced(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- r.s.dropResized(ctx, nil) }()
 		defer func() { stop(); <-ended }()
-		present, former := r.s.open["numbers"].m, r.s.open["numbers"].twin.m
+		present, previous := r.s.open["numbers"].m, r.s.open["numbers"].shadow.m
 		for k := range uint32(4) {
-			from, to := former, present
+			from, to := previous, present
 			if k == 3 {
-				from, to = present, former
+				from, to = present, previous
 			}
 			if err := from.Put(k, k+5); err != nil {
 				t.Error(err)
@@ -385,7 +385,7 @@ func BenchmarkExchange_524288Flows(b *testing.B) {
 }
 
 // Any other object at the pin of a map is moved to another name, and the map is created again.
-func TestPrivilegedOpen_SetsAsideWhatIsNoSuchMap(t *testing.T) {
+func TestPrivilegedOpen_ForeignPin_IsQuarantined(t *testing.T) {
 	t.Parallel()
 	for name, pin := range map[string]func(path string) error{
 		"a map of another type": func(path string) error { return pinMap(ebpf.Array, 4, path) },

@@ -56,8 +56,8 @@ func (s *store) pinMissing(have []string) (again []string, err error) {
 		if o.next != nil && !slices.Contains(have, filepath.Base(s.nextPin(s.Specs[o.row.Name]))) {
 			missing[s.nextPin(s.Specs[o.row.Name])] = o.next
 		}
-		if o.twin != nil && !o.twin.unpinned && !slices.Contains(have, filepath.Base(o.twin.pin)) {
-			missing[o.twin.pin] = o.twin.m
+		if o.shadow != nil && !o.shadow.unpinned && !slices.Contains(have, filepath.Base(o.shadow.pin)) {
+			missing[o.shadow.pin] = o.shadow.m
 		}
 	}
 	if len(missing) == 0 {

@@ -13,7 +13,7 @@ import (
 type layout struct {
 	*ebpf.MapSpec
 	Version uint32
-	Former  *bpf.Former // the layout in the previous release; nil if it is the same
+	Former  *bpf.PreviousLayout // the layout in the previous release; nil if it is the same
 }
 
 // specs holds the layouts of the maps of all programs, by name.
@@ -41,9 +41,9 @@ func newSpecs(c Config, agent settings.Agent) (specs, error) {
 	sizeLRU(all, cpus)
 	out := make(specs, len(all))
 	for name, spec := range all {
-		out[name] = layout{spec, bpf.LayoutVersion(name), bpf.FormerLayout(name)}
+		out[name] = layout{spec, bpf.LayoutVersion(name), bpf.PreviousLayoutOf(name)}
 	}
-	for _, name := range []string{bpf.MapIpcache, bpf.MapCIDRs} { // the twin gets all entries too
+	for _, name := range []string{bpf.MapIpcache, bpf.MapCIDRs} { // the shadow map gets all entries too
 		if l := out[name]; l.Former != nil {
 			l.Former.Spec.MaxEntries = l.MaxEntries
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// TestSpecs_RoomForMaglev: tables take memory only if a service may use Maglev.
-func TestSpecs_RoomForMaglev(t *testing.T) {
+// TestSpecs_MaglevTablesOnlyIfUsed: tables take memory only if a service may use Maglev.
+func TestSpecs_MaglevTablesOnlyIfUsed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		agent settings.Agent
@@ -17,7 +17,7 @@ func TestSpecs_RoomForMaglev(t *testing.T) {
 	}{
 		"nobody":                   {settings.Agent{MaglevTableSize: 251}, 1},
 		"all services":             {settings.Agent{MaglevTableSize: 251, Maglev: true}, 3 * 251},
-		"services that ask for it": {settings.Agent{MaglevTableSize: 251, AlgorithmAnnotation: true}, 3 * 251},
+		"services that require it": {settings.Agent{MaglevTableSize: 251, AlgorithmAnnotation: true}, 3 * 251},
 	} {
 		config := DefaultConfig
 		config.MaglevTables = 3
@@ -30,7 +30,7 @@ func TestSpecs_RoomForMaglev(t *testing.T) {
 
 // A cluster of 5,000 nodes with 30 pods each: a pod has an address of each family, and a node has one in the underlay and one in the tunnel. With a smaller map
 // some pods would have no identity.
-func TestSpecs_IpcacheHoldsALargeCluster(t *testing.T) {
+func TestSpecs_IpcacheFitsLargeCluster(t *testing.T) {
 	t.Parallel()
 	specs, err := newSpecs(DefaultConfig, settings.Agent{})
 	if err != nil {

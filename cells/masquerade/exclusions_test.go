@@ -57,8 +57,8 @@ func (r *exclusionsRig) round(tb testing.TB, self []*localnode.LocalNode, file [
 	require.NoError(tb, r.commit(r.db, r.table, complete, r.done))
 }
 
-// TestExclusions_AgreeWithAReaderOfAllNodes randomly changes rows with a few ranges. Unchanged rows are not written again.
-func TestExclusions_AgreeWithAReaderOfAllNodes(t *testing.T) {
+// TestExclusions_AgreeWithFullScan randomly changes rows with a few ranges. Unchanged rows are not written again.
+func TestExclusions_AgreeWithFullScan(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	var all []netip.Prefix

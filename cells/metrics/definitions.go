@@ -84,8 +84,8 @@ var (
 	neighborEntries = Definition{"waggle_neighbor_entries", gauge,
 		"Entries of the neighbour tables of the kernel: kernel (of all network namespaces) and expected (other nodes on links of this node, and its pods).", []string{"family", "kind"}}
 	neighborLimit = Definition{"waggle_neighbor_limit", gauge,
-		"Entries of a neighbour table beyond which the kernel removes idle ones early (soft) or refuses new ones (hard).", []string{"family", "limit"}}
-	neighborOverflows = Definition{"waggle_neighbor_overflows_total", counter, "New neighbours that the kernel has refused since it booted.", []string{"family"}}
+		"Entries of a neighbour table beyond which the kernel removes idle ones early (soft) or rejects new ones (hard).", []string{"family", "limit"}}
+	neighborOverflows = Definition{"waggle_neighbor_overflows_total", counter, "New neighbours that the kernel has rejected since it booted.", []string{"family"}}
 
 	healthStatus = Definition{"cilium_node_health_connectivity_status", gauge,
 		"Nodes by result of the probes of their addresses (type node) and of their health addresses (type endpoint): reachable, unreachable or unknown.",

@@ -149,7 +149,7 @@ func TestScrape_ReadsTables(t *testing.T) {
 	}
 }
 
-func TestScrape_CountsWhatItCannotRead(t *testing.T) {
+func TestScrape_CountsReadErrors(t *testing.T) {
 	t.Parallel()
 	url, err := serve(t, noMaps{errors.New("pin does not fit")}, "--prometheus-serve-addr=127.0.0.1:0")
 	if err != nil {
@@ -233,7 +233,7 @@ type onlyPackets struct{ *collector }
 func (o onlyPackets) Collect(out chan<- prometheus.Metric) { o.collectPackets(out) }
 
 // A packet whose VNI differs from the identity in ipcache is counted once, by its verdict.
-func TestScrape_DifferentVNIIsNoVerdict(t *testing.T) {
+func TestScrape_DifferentVNI_CountedOnce(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(onlyPackets{newCollector(tableParams{Counters: fakeCounters{

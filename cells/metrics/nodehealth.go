@@ -77,7 +77,7 @@ func (p nodeHealthParams) primary(txn statedb.ReadTxn, row *nodehealth.Path) boo
 // observe counts the result of the last probe of an address. If the last probe left out HTTP, it began later than the last probe of HTTP. A row that
 // changed because pods have answered was not probed.
 func observe(latencies *prometheus.HistogramVec, row *nodehealth.Path, primary bool) {
-	if row.Traffic.After(row.Asked()) {
+	if row.Traffic.After(row.LastProbe()) {
 		return
 	}
 	kind, address := typeNode, "secondary"
@@ -92,7 +92,7 @@ func observe(latencies *prometheus.HistogramVec, row *nodehealth.Path, primary b
 		check    nodehealth.Check
 	}{{"icmp", row.ICMP}, {"http", row.HTTP}} {
 		switch {
-		case part.check.Asked.IsZero() || part.check.Asked.Before(row.Asked()):
+		case part.check.Asked.IsZero() || part.check.Asked.Before(row.LastProbe()):
 		case part.check.Error == "":
 			latencies.WithLabelValues(kind, part.protocol, address).Observe(part.check.Latency.Seconds())
 		case part.check.Strikes > 0: // otherwise the probe could not be sent

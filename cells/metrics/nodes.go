@@ -77,12 +77,12 @@ func (n nodeEvents) count(list []statedb.Change[*nodes.Node]) {
 
 // collectNodes counts the nodes, including this one, and their rejected claims.
 func (c *collector) collectNodes(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
-	refused := 0
+	rejected := 0
 	for row := range c.Nodes.All(txn) {
-		refused += len(row.Refused)
+		rejected += len(row.Refused)
 	}
 	c.send(out, nodesAll, float64(c.Nodes.NumObjects(txn)))
-	c.send(out, nodesRefused, float64(refused))
+	c.send(out, nodesRefused, float64(rejected))
 }
 
 // collectNeighbors sends the sizes of the kernel's neighbour tables. There are no series if the kernel does not show them.

@@ -19,10 +19,10 @@ func (c *collector) collectServices(out chan<- prometheus.Metric, txn statedb.Re
 		}
 	}
 	kinds := map[frontends.Kind]int{frontends.ClusterIP: 0, frontends.NodePort: 0, frontends.HostPort: 0, frontends.LoadBalancer: 0, frontends.ExternalIP: 0}
-	failed, refused := 0, 0
+	failed, rejected := 0, 0
 	for row := range c.Frontends.All(txn) {
 		kinds[row.Kind]++
-		refused += len(row.Refused)
+		rejected += len(row.Refused)
 		if row.Status.Kind == reconciler.StatusKindError {
 			failed++
 		}
@@ -42,7 +42,7 @@ func (c *collector) collectServices(out chan<- prometheus.Metric, txn statedb.Re
 	}
 	c.send(out, serviceProblems, float64(impaired))
 	c.send(out, serviceFailed, float64(failed))
-	c.send(out, serviceRefused, float64(refused))
+	c.send(out, serviceRefused, float64(rejected))
 	for row := range c.ServiceMaps.All(txn) {
 		c.send(out, serviceMapEntries, float64(row.Entries), row.Map)
 		c.send(out, serviceMapRefused, float64(row.Refused), row.Map)

@@ -26,11 +26,11 @@ func (p *policies) Why(packet *policyview.Packet) string {
 const (
 	// explainRate is the maximum number of explanations per second; it bounds the cost of a flood of drops. A packet that a thousand policies nearly allow
 	// takes 3 to 5 ms.
-	explainRate  = 10
-	explainBurst = 20
-	explainAge   = 5 * time.Second
-	explainKnown = 512 // maximum number of cached explanations
-	unexplained  = "not looked up: too many different packets are dropped at once"
+	explainRate      = 10
+	explainBurst     = 20
+	explainAge       = 5 * time.Second
+	explainCacheSize = 512 // maximum number of cached explanations
+	unexplained      = "not looked up: too many different packets are dropped at once"
 )
 
 // thrifty caches explanations for explainAge and limits the rate of the calls to an explainer. It is not safe for concurrent use.
@@ -56,7 +56,7 @@ func (t *thrifty) why(p *policyview.Packet, now time.Time) string {
 	if !t.limit.AllowN(now, 1) {
 		return unexplained
 	}
-	if len(t.known) >= explainKnown {
+	if len(t.known) >= explainCacheSize {
 		clear(t.known)
 	}
 	why := t.explainer.Why(p)

@@ -51,7 +51,7 @@ func rows(db *statedb.DB, table statedb.Table[*flows.Flow]) map[string]*flows.Fl
 	return all
 }
 
-func TestLedger_CountsVerdictsAndRefusals(t *testing.T) {
+func TestLedger_CountsVerdictsAndPolicyDrops(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	l := newTestLedger(t, db)
@@ -80,7 +80,7 @@ func TestLedger_CountsVerdictsAndRefusals(t *testing.T) {
 	}
 }
 
-func TestLedger_ForgetsTheFlowSeenLongestAgo(t *testing.T) {
+func TestLedger_Full_EvictsLeastRecentFlow(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	l := newTestLedger(t, db)
@@ -110,7 +110,7 @@ type counting int
 
 func (c *counting) Why(*policyview.Packet) string { *c++; return "why" }
 
-func TestThrifty_FloodsCostLittle(t *testing.T) {
+func TestThrifty_Flood_LimitsLookups(t *testing.T) {
 	t.Parallel()
 	var asked counting
 	e, now := newThrifty(&asked), time.Now()
@@ -128,15 +128,15 @@ func TestThrifty_FloodsCostLittle(t *testing.T) {
 	}
 	now = now.Add(explainAge)
 	unknown := 0
-	for port := range 10 * explainKnown {
+	for port := range 10 * explainCacheSize {
 		if e.why(&policyview.Packet{Endpoint: 7, Port: uint16(port)}, now) == unexplained {
 			unknown++
 		}
 	}
-	if asked > 2+explainBurst || unknown < 10*explainKnown-explainBurst-1 {
+	if asked > 2+explainBurst || unknown < 10*explainCacheSize-explainBurst-1 {
 		t.Errorf("asked %d times about different packets, %d stay unexplained", asked, unknown)
 	}
-	if len(e.known) > explainKnown {
+	if len(e.known) > explainCacheSize {
 		t.Errorf("%d answers are remembered", len(e.known))
 	}
 }

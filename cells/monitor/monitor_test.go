@@ -179,7 +179,7 @@ func commands(f *fakeRing, h *hub, socket string) upstream.ScriptCmdsOut {
 	})
 }
 
-func TestHub_SlowListenerIsToldWhatItMissed(t *testing.T) {
+func TestHub_SlowListener_GetsLostCount(t *testing.T) {
 	t.Parallel()
 	h := newHub()
 	slow, quick := h.join(2), h.join(10)

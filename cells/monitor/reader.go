@@ -132,15 +132,15 @@ func (p *pump) take(record []byte, now time.Time) {
 			row.Policy = p.reason.why(packetOf(flow), now)
 		}
 		p.drop(row, now)
-		p.tell(row)
+		p.sendNote(row)
 	case *events.Verdict:
 		p.count(flowOfVerdict(e, dissect.Ethernet(e.Packet)), now)
 	}
 	p.ledger.commit(now)
 }
 
-// tell sends the explanation of a drop to the listeners; the record of the drop has none.
-func (p *pump) tell(row *drops.Drop) {
+// sendNote sends the explanation of a drop to the listeners; the record of the drop has none.
+func (p *pump) sendNote(row *drops.Drop) {
 	if row.Policy == "" || p.hub.idle() {
 		return
 	}

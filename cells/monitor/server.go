@@ -81,7 +81,7 @@ func (s *server) serve(ctx context.Context, health cell.Health) error {
 				<-free
 			})
 		default:
-			s.log.Warn("Monitor connection refused, too many listeners", "limit", maxListeners)
+			s.log.Warn("Monitor connection rejected, too many listeners", "limit", maxListeners)
 			_ = conn.Close()
 		}
 	}

@@ -121,12 +121,12 @@ func report(health cell.Health, rows []neighborlimits.Limit) {
 	for _, row := range rows {
 		switch {
 		case overflowed(row):
-			full = append(full, fmt.Errorf("%s: %d new neighbours refused since the machine booted; %s", row.Family, row.Overflows, remedy(row)))
+			full = append(full, fmt.Errorf("%s: %d new neighbours rejected since the machine booted; %s", row.Family, row.Overflows, remedy(row)))
 		case row.Expected > row.Soft:
-			near = append(near, fmt.Errorf("%s: %d nodes on links of this node and pods, and beyond %d entries the kernel removes idle ones early, beyond %d it refuses new ones; %s",
+			near = append(near, fmt.Errorf("%s: %d nodes on links of this node and pods, and beyond %d entries the kernel removes idle ones early, beyond %d it rejects new ones; %s",
 				row.Family, row.Expected, row.Soft, row.Hard, remedy(row)))
 		case row.Entries > row.Hard-row.Hard/10:
-			near = append(near, fmt.Errorf("%s: %d entries, and beyond %d the kernel refuses new ones; %s", row.Family, row.Entries, row.Hard, remedy(row)))
+			near = append(near, fmt.Errorf("%s: %d entries, and beyond %d the kernel rejects new ones; %s", row.Family, row.Entries, row.Hard, remedy(row)))
 		}
 	}
 	switch {

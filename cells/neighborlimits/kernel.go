@@ -95,11 +95,11 @@ func parse(text string) (entries int, overflows uint64, err error) {
 			return 0, 0, fmt.Errorf("%d counters for %d names", len(values), len(names))
 		}
 		n, entriesErr := strconv.ParseUint(values[all], 16, 31)
-		refused, fullErr := strconv.ParseUint(values[full], 16, 63)
+		tableFulls, fullErr := strconv.ParseUint(values[full], 16, 63)
 		if err := errors.Join(entriesErr, fullErr); err != nil {
 			return 0, 0, err
 		}
-		entries, overflows = int(n), overflows+refused
+		entries, overflows = int(n), overflows+tableFulls
 	}
 	return entries, overflows, nil
 }

@@ -83,8 +83,8 @@ func TestParse_Malformed(t *testing.T) {
 	}
 }
 
-// TestKernel_OfThisMachine reads the real files. In a namespace without the limits, the error must be errHidden.
-func TestKernel_OfThisMachine(t *testing.T) {
+// TestKernel_ThisMachine reads the real files. In a namespace without the limits, the error must be errHidden.
+func TestKernel_ThisMachine(t *testing.T) {
 	t.Parallel()
 	rows, err := newKernel(agent.Agent{Procfs: "/proc"}).read()
 	if _, hidden := os.Stat("/proc/sys/net/ipv4/neigh/default/gc_thresh3"); hidden != nil {

@@ -28,7 +28,7 @@ type input struct {
 // Node, or the CiliumNode; the previous choice; a derived CIDR.
 func choose(in input) []nodecidrs.Candidate {
 	out := offered(in)
-	refuseOwn(out, in)
+	rejectOwn(out, in)
 	ipv4 := pick(out, "ipv4", in.enableIPv4)
 	ipv6 := pick(out, "ipv6", in.enableIPv6)
 
@@ -49,8 +49,8 @@ func choose(in input) []nodecidrs.Candidate {
 		deriveIPv6(in.settings.ipv6Cluster, ipv4)))
 }
 
-// refuseOwn rejects ranges that contain an address of the node: with a route to pods for such a range, the node would lose the connection to its network.
-func refuseOwn(candidates []nodecidrs.Candidate, in input) {
+// rejectOwn rejects ranges that contain an address of the node: with a route to pods for such a range, the node would lose the connection to its network.
+func rejectOwn(candidates []nodecidrs.Candidate, in input) {
 	for i := range candidates {
 		c := &candidates[i]
 		if c.Reason == "" && in.addressesPending {
@@ -95,7 +95,7 @@ func last(in input, family string, before netip.Prefix, wasDerived, required, en
 		c.Reason = "chosen: no source names a range any longer, and the range in use stays until the agent restarts"
 	case before.IsValid():
 		c.Raw, c.Prefix, c.Chosen = before.String(), before, true
-		c.Reason = "chosen: derived earlier; it stays until the agent restarts or a range is offered"
+		c.Reason = "chosen: derived previously; it stays until the agent restarts or a range is offered"
 	case in.waitingFor != "":
 		c.Reason = nodecidrs.Waiting + in.waitingFor
 	case required:

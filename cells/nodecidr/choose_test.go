@@ -54,7 +54,7 @@ func TestChoose(t *testing.T) {
 		reasons map[string]string
 	}{
 		{
-			name: "a range that holds the node's own address is refused, and the next one is taken",
+			name: "a range with the node's own address is rejected, the next one is used",
 			node: &k8s.Node{PodCIDRs: []string{"192.0.2.0/24", "2001:db8:2::/64"}, Annotations: notes(v4Key, "10.3.0.0/24", v6Key, "fd00:3::/64")},
 			in: func(in *input) {
 				in.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("2001:db8:2::11")}
@@ -69,7 +69,7 @@ func TestChoose(t *testing.T) {
 			reasons: map[string]string{"ipv4/flag": "waiting for the addresses of this node"},
 		},
 		{
-			name:  "flags come before everything",
+			name:  "flags precede everything",
 			flags: func(c *Config) { c.IPv4Range, c.IPv6Range = "10.9.0.0/24", "fd00:9::/64" },
 			node:  &k8s.Node{PodCIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, PodCIDR: "10.2.0.0/24"},
 			ipv4:  "flag 10.9.0.0/24", ipv6: "flag fd00:9::/64",
@@ -86,19 +86,19 @@ func TestChoose(t *testing.T) {
 			ipv4:  "flag 10.9.0.0/24", ipv6: "spec.podCIDRs[1] fd00:1::/64",
 		},
 		{
-			name: "podCIDRs come before podCIDR, in any order of families",
+			name: "podCIDRs precede podCIDR, in any order of families",
 			node: &k8s.Node{PodCIDRs: []string{"fd00:1::/64", "10.1.0.0/24"}, PodCIDR: "10.2.0.0/24"},
 			ipv4: "spec.podCIDRs[1] 10.1.0.0/24", ipv6: "spec.podCIDRs[0] fd00:1::/64",
 			reasons: map[string]string{"ipv4/spec.podCIDR": "not used: spec.podCIDRs[1] has precedence"},
 		},
 		{
-			name: "podCIDR comes before annotations",
+			name: "podCIDR precedes annotations",
 			node: &k8s.Node{PodCIDR: "10.2.0.0/24", Annotations: notes(v4Key, "10.3.0.0/24", v6Key, "fd00:3::/64")},
 			ipv4: "spec.podCIDR 10.2.0.0/24", ipv6: v6Key + " fd00:3::/64",
 			reasons: map[string]string{"ipv4/" + v4Key: "not used: spec.podCIDR has precedence"},
 		},
 		{
-			name: "the new annotation comes before its alias",
+			name: "the new annotation precedes its alias",
 			node: &k8s.Node{Annotations: notes(v4Alias, "10.4.0.0/24", v4Key, "10.3.0.0/24", v6Alias, "fd00:4::/64")},
 			ipv4: v4Key + " 10.3.0.0/24", ipv6: v6Alias + " fd00:4::/64",
 		},
@@ -140,13 +140,13 @@ func TestChoose(t *testing.T) {
 			ipv4: "derived 10.77.0.0/16", ipv6: "derived f00d::a4d:0:0:0/96",
 		},
 		{
-			name:  "--ipv4-node comes before the address that was found",
+			name:  "--ipv4-node precedes the detected address",
 			flags: func(c *Config) { c.IPv4Node, c.IPv6ClusterRange = "192.0.2.5", "fd11::/64" },
 			in:    func(in *input) { in.nodeIPv4 = netip.MustParseAddr("192.0.2.77") },
 			ipv4:  "derived 10.5.0.0/16", ipv6: "derived fd11::a05:0:0:0/96",
 		},
 		{
-			name: "without any address the IPv6 range gives the number",
+			name: "without any address the IPv6 range determines the number",
 			node: &k8s.Node{PodCIDRs: []string{"f00d::a2a:0:0:0/96"}},
 			ipv4: "derived 10.0.0.0/16", ipv6: "spec.podCIDRs[0] f00d::a2a:0:0:0/96",
 		},
@@ -165,7 +165,7 @@ func TestChoose(t *testing.T) {
 			ipv4:  "flag 10.9.0.0/24",
 		},
 		{
-			name:  "what is required is not derived",
+			name:  "a required range is not derived",
 			flags: func(c *Config) { c.RequireIPv4 = true },
 			node:  &k8s.Node{Name: "one"},
 			ipv6:  "derived f00d::a0f:0:0:0/96",
@@ -174,7 +174,7 @@ func TestChoose(t *testing.T) {
 			},
 		},
 		{
-			name:  "what is required and the Node is missing",
+			name:  "a required range, and the Node is missing",
 			flags: func(c *Config) { c.RequireIPv4, c.RequireIPv6 = true, true },
 			reasons: map[string]string{
 				"ipv4/derived": "waiting for the Node one, whose IPv4 pod CIDR is required",
@@ -199,7 +199,7 @@ func TestChoose(t *testing.T) {
 			ipv6: "derived f00d::a4d:0:0:0/96",
 		},
 		{
-			name: "what a Node offered is kept when the Node is gone",
+			name: "the range of a deleted Node is kept",
 			in: func(in *input) {
 				in.chosenIPv4, in.chosenIPv6 = netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00:1::/64")
 			},
@@ -214,7 +214,7 @@ func TestChoose(t *testing.T) {
 			ipv4: "derived 10.77.0.0/16", ipv6: "derived f00d::a4d:0:0:0/96",
 		},
 		{
-			name: "a derived range gives way to what a Node offers",
+			name: "the range of a Node replaces a derived one",
 			node: &k8s.Node{PodCIDRs: []string{"10.1.0.0/24"}},
 			in: func(in *input) {
 				in.chosenIPv4, in.derivedIPv4 = netip.MustParsePrefix("10.77.0.0/16"), true

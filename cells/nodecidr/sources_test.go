@@ -40,12 +40,12 @@ func TestChoose_Sources(t *testing.T) {
 		reasons    map[string]string
 	}{
 		{
-			name: "kubernetes takes it from the Node", mode: agent.IPAMKubernetes, node: offering, ciliumNode: allocated,
+			name: "kubernetes uses the Node", mode: agent.IPAMKubernetes, node: offering, ciliumNode: allocated,
 			ipv4: "spec.podCIDRs[0] 10.1.0.0/24", ipv6: "spec.podCIDRs[1] fd00:1::/64",
 			reasons: map[string]string{"ipv4/" + pool + "[0]": "not used: only --ipam=cluster-pool"},
 		},
 		{
-			name: "cluster-pool takes it from the CiliumNode", mode: agent.IPAMClusterPool, node: offering, ciliumNode: allocated,
+			name: "cluster-pool uses the CiliumNode", mode: agent.IPAMClusterPool, node: offering, ciliumNode: allocated,
 			ipv4: pool + "[0] 10.4.0.0/24", ipv6: pool + "[1] fd00:4::/64",
 			reasons: map[string]string{
 				"ipv4/spec.podCIDRs[0]": "not used: --ipam=cluster-pool takes the CIDR from the CiliumNode",
@@ -54,12 +54,12 @@ func TestChoose_Sources(t *testing.T) {
 			},
 		},
 		{
-			name: "flags come before the CiliumNode", mode: agent.IPAMClusterPool, ciliumNode: allocated,
+			name: "flags precede the CiliumNode", mode: agent.IPAMClusterPool, ciliumNode: allocated,
 			flags: func(c *Config) { c.IPv4Range = "10.9.0.0/24" },
 			ipv4:  "flag 10.9.0.0/24", ipv6: pool + "[1] fd00:4::/64",
 		},
 		{
-			name: "nonsense in the CiliumNode is refused", mode: agent.IPAMClusterPool,
+			name: "an invalid CiliumNode is rejected", mode: agent.IPAMClusterPool,
 			ciliumNode: &cilium.Node{PodCIDRs: []string{"10.4.0.0/33", "127.0.0.0/8", "fd00:4::/64"}},
 			ipv6:       pool + "[2] fd00:4::/64",
 			reasons: map[string]string{
@@ -84,7 +84,7 @@ func TestChoose_Sources(t *testing.T) {
 			reasons: map[string]string{"ipv4/derived": "waiting for the CiliumNode one, whose IPv4 pod CIDR is required (--ipam=cluster-pool)"},
 		},
 		{
-			name: "an annotation that the agent wrote is no offer", mode: agent.IPAMKubernetes,
+			name: "an annotation of the agent is no offer", mode: agent.IPAMKubernetes,
 			node: &k8s.Node{Annotations: notes(v4Key, "10.3.0.0/24", v4Alias, "10.6.0.0/24", v6Key, "fd00:3::/64",
 				wrote.Annotation, wrote.Values{v4Key: "10.3.0.0/24", v6Key: "fd00:3::/64"}.String())},
 			ipv4: v4Alias + " 10.6.0.0/24",
@@ -95,13 +95,13 @@ func TestChoose_Sources(t *testing.T) {
 			},
 		},
 		{
-			name: "an annotation that somebody changed since is one", mode: agent.IPAMKubernetes,
+			name: "an annotation that was changed since is an offer", mode: agent.IPAMKubernetes,
 			node: &k8s.Node{Annotations: notes(v4Key, "10.7.0.0/24", v6Key, "fd00:3::/64",
 				wrote.Annotation, wrote.Values{v4Key: "10.3.0.0/24"}.String())},
 			ipv4: v4Key + " 10.7.0.0/24", ipv6: v6Key + " fd00:3::/64",
 		},
 		{
-			name: "what the agent wrote in another mode is no offer", mode: agent.IPAMClusterPool,
+			name: "an annotation of the agent in another mode is no offer", mode: agent.IPAMClusterPool,
 			ciliumNode: &cilium.Node{PodCIDRs: []string{"10.4.0.0/24", "fd00:4::/64"},
 				Annotations: notes(wrote.Annotation, wrote.Values{"spec.ipam.podCIDRs": "10.4.0.0/24,fd00:4::/64"}.String())},
 			reasons: map[string]string{"ipv4/" + pool + "[0]": "not used: written by this agent"},
@@ -130,20 +130,20 @@ func TestChoose_Sources(t *testing.T) {
 	}
 }
 
-// TestNewSettings_RefusesAGuessedName tests the node name from the host name, which may be the name of another node.
-func TestNewSettings_RefusesAGuessedName(t *testing.T) {
+// TestNewSettings_RejectsGuessedNodeName tests the node name from the host name, which may be the name of another node.
+func TestNewSettings_RejectsGuessedNodeName(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		source  string
 		flags   func(*Config)
 		offline bool
-		refused bool
+		wantErr bool
 	}{
-		"guessed":                       {source: "hostname", refused: true},
+		"guessed":                       {source: "hostname", wantErr: true},
 		"from the environment":          {source: "K8S_NODE_NAME"},
 		"from the flag":                 {source: "flag"},
 		"guessed without an API server": {source: "hostname", offline: true},
-		"guessed with one range":        {source: "hostname", flags: func(c *Config) { c.IPv4Range = "10.9.0.0/24" }, refused: true},
+		"guessed with one range":        {source: "hostname", flags: func(c *Config) { c.IPv4Range = "10.9.0.0/24" }, wantErr: true},
 		"guessed with both ranges": {source: "hostname",
 			flags: func(c *Config) { c.IPv4Range, c.IPv6Range = "10.9.0.0/24", "fd00:9::/64" }},
 	} {
@@ -156,7 +156,7 @@ func TestNewSettings_RefusesAGuessedName(t *testing.T) {
 		}
 		a.NodeNameSource = test.source
 		_, err := newSettings(c, a, client)
-		if refused := err != nil; refused != test.refused {
+		if gotErr := err != nil; gotErr != test.wantErr {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err != nil && (!strings.Contains(err.Error(), "K8S_NODE_NAME") || !strings.Contains(err.Error(), "--node-name")) {

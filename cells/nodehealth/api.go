@@ -45,7 +45,7 @@ type self func() models.Status
 
 func newSelf(db *statedb.DB, ready readiness.Tables) self {
 	return func() models.Status {
-		state, message := readiness.Judge(db.ReadTxn(), ready).Summary(version.String())
+		state, message := readiness.Evaluate(db.ReadTxn(), ready).Summary(version.String())
 		return models.Status{State: models.StatusState(state), Msg: message}
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestFollow_AgreesWithAReaderOfAllNodes changes nodes at random, including this one. It compares the rows of paths and the digest with those computed from all
+// TestFollow_MatchesFullRead changes nodes at random, including this one. It compares the rows of paths and the digest with those computed from all
 // nodes. Missing nodes stay until the table is complete.
-func TestFollow_AgreesWithAReaderOfAllNodes(t *testing.T) {
+func TestFollow_MatchesFullRead(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	paths, missing := 0, 0

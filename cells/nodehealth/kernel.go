@@ -15,7 +15,7 @@ type kernel interface {
 	Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 	// Hello sends a request of the named node to the responder at an address. It returns the time from the first packet to the reply, and the digest of the nodes
 	// that the responder's agent knows, nil when the reply has none.
-	Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error)
+	Hello(ctx context.Context, to netip.AddrPort, requester string) (time.Duration, *digest, error)
 	// Close closes the sockets of Echo. The next request opens new ones.
 	Close()
 	// ListenHello opens the responder's port on all addresses.

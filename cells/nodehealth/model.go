@@ -24,7 +24,7 @@ func (a api) status(txn statedb.ReadTxn, since time.Time) v1beta.HealthStatusRes
 			if !found {
 				continue
 			}
-			at := row.Asked()
+			at := row.LastProbe()
 			late = late || row.Unasked == "" && at.Before(since)
 			if at.After(last) {
 				last = at

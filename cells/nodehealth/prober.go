@@ -66,17 +66,17 @@ type prober struct {
 	view        *view
 	initialized func(statedb.WriteTxn)
 
-	calm, urgent *rate.Limiter
-	targets      map[string]*target // by node name
-	rows         *clusternodes.Rows // nil between two runs
-	self         *nodes.Node        // the row of this node, nil without one
-	complete     bool               // the table nodes was complete in the last round
-	heeded       statedb.Revision   // revision of the table node-traffic in the last round
-	busy         int                // number of addresses that are being probed
-	running      sync.WaitGroup     // running visits
-	hindrance    error              // the error that prevented probes in the last visit; nil without one
-	differing    map[string]*target // targets with a row in node-views
-	followed     int                // number of targets that are probed again soon because their agents differ
+	calm, urgent    *rate.Limiter
+	targets         map[string]*target // by node name
+	rows            *clusternodes.Rows // nil between two runs
+	self            *nodes.Node        // the row of this node, nil without one
+	complete        bool               // the table nodes was complete in the last round
+	trafficRevision statedb.Revision   // revision of the table node-traffic in the last round
+	busy            int                // number of addresses that are being probed
+	running         sync.WaitGroup     // running visits
+	hindrance       error              // the error that prevented probes in the last visit; nil without one
+	differing       map[string]*target // targets with a row in node-views
+	followed        int                // number of targets that are probed again soon because their agents differ
 
 	requests *requests
 	mu       sync.Mutex // guards ended
@@ -134,7 +134,7 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 		var u update
 		p.absorb(&u)
 		p.follow(txn, changed, complete, &u)
-		p.heed(txn, &u)
+		p.applyTraffic(txn, &u)
 		p.suspects(&u)
 		if err := p.commit(u, complete); err != nil {
 			return err
@@ -157,7 +157,7 @@ func (p *prober) restore() {
 	p.mu.Unlock()
 	clear(p.differing)
 	p.view.reset()
-	p.busy, p.followed, p.self, p.complete, p.heeded = 0, 0, nil, false, 0
+	p.busy, p.followed, p.self, p.complete, p.trafficRevision = 0, 0, nil, false, 0
 	txn := p.db.ReadTxn()
 	for row := range p.table.All(txn) {
 		t := p.targets[row.Node]

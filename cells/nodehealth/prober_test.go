@@ -122,7 +122,7 @@ func TestProber_FiveThousandNodes(t *testing.T) {
 }
 
 // If all nodes are dead and a client waits, the number of concurrently probed addresses is limited.
-func TestProber_DeadNodes_AreAskedFewAtOneTime(t *testing.T) {
+func TestProber_DeadNodes_ConcurrencyIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const number = 1000
@@ -152,13 +152,13 @@ type gauge struct {
 	now, most int
 }
 
-func (g *gauge) Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error) {
+func (g *gauge) Hello(ctx context.Context, to netip.AddrPort, requester string) (time.Duration, *digest, error) {
 	g.mu.Lock()
 	g.now++
 	g.most = max(g.most, g.now)
 	g.mu.Unlock()
 	defer func() { g.mu.Lock(); g.now--; g.mu.Unlock() }()
-	return g.kernel.Hello(ctx, to, asker)
+	return g.kernel.Hello(ctx, to, requester)
 }
 
 // lossy loses two of three ICMP requests, and two of three HTTP requests, of each address.
@@ -254,7 +254,7 @@ func TestProber_NewAddressDuringAVisit(t *testing.T) {
 }
 
 // For a node without failures HTTP probes alternate between the addresses.
-func TestPlan_HTTPTakesTurns(t *testing.T) {
+func TestPlan_HTTPProbesAlternate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		good := tables.Check{State: tables.Reachable}

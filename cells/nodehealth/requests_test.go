@@ -84,7 +84,7 @@ func TestProber_Request_IsBounded(t *testing.T) {
 }
 
 // A request starts with the nodes whose last probe is the oldest: two consecutive requests probe more nodes than one.
-func TestProber_Request_GoesOnWhereTheLastOneEnded(t *testing.T) {
+func TestProber_Request_ContinuesAfterLastRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const number = 2000

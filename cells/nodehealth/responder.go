@@ -181,8 +181,8 @@ func answerTo(r *http.Request, known *view) string {
 		body = 0
 	}
 	header := ""
-	if asker, err := url.PathUnescape(r.Header.Get(askerHeader)); err == nil && asker != "" && status == "200 OK" {
-		if d := known.with(asker); d != nil {
+	if requester, err := url.PathUnescape(r.Header.Get(requesterHeader)); err == nil && requester != "" && status == "200 OK" {
+		if d := known.with(requester); d != nil {
 			header = digestHeader + ": " + d.text() + "\r\n"
 		}
 	}

@@ -95,7 +95,7 @@ func TestResponder_Answers(t *testing.T) {
 }
 
 // A probe may request a reply of a certain length, which is limited.
-func TestResponder_AnswersOfALength(t *testing.T) {
+func TestResponder_ReplyLength(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := pipenet.Listen("hello")
@@ -140,7 +140,7 @@ func (f *faulty) Accept() (net.Conn, error) {
 }
 
 // Neither an error of an incoming connection nor a lack of file descriptors ends the responder.
-func TestResponder_FailedAccept_GoesOn(t *testing.T) {
+func TestResponder_FailedAccept_Continues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &faulty{Listener: pipenet.Listen("hello"), errs: []error{syscall.ECONNABORTED, syscall.EPROTO, syscall.EMFILE, errors.New("odd")}}
@@ -267,7 +267,7 @@ func TestAsk_HostilePeer(t *testing.T) {
 		"another status":  {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 503 \x1b[2J\r\n\r\n") }, "HTTP status 503"},
 		"no HTTP":         {func(c net.Conn) { _, _ = io.WriteString(c, "\x1b[2J\r\n\r\n") }, `read the answer: malformed HTTP response "\x1b[2J"`},
 		"closes":          {func(c net.Conn) { _ = c.Close() }, "read the answer: unexpected EOF"},
-		"says nothing":    {func(net.Conn) {}, "Connection timed out"},
+		"sends nothing":   {func(net.Conn) {}, "Connection timed out"},
 		"never ends":      {func(c net.Conn) { pour(c, "HTTP/1.1 200 OK\r\n", "X: y\r\n", 0) }, `read the answer: malformed MIME header line: "X: y\r"`},
 		"drips":           {func(c net.Conn) { pour(c, "HTTP/1.1 200 OK\r\n", "X: y\r\n", time.Second) }, "Connection timed out"},
 		"a body for ever": {func(c net.Conn) { pour(c, "HTTP/1.1 200 OK\r\n\r\n", "body", 0) }, ""},

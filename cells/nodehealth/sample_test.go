@@ -39,7 +39,7 @@ func TestSample_NodesWithoutFlows_AreProbedSeldom(t *testing.T) {
 		}
 		// Pods have old connections with some nodes, whose replies are not known.
 		for i := 1; i <= used; i++ {
-			r.tell(t, &nodetraffic.Traffic{Node: nameOf(i), IPv4: nodetraffic.Family{Flows: 1}})
+			r.insertTraffic(t, &nodetraffic.Traffic{Node: nameOf(i), IPv4: nodetraffic.Family{Flows: 1}})
 		}
 		before, all := make([]int, number), net.total().echo
 		for i := range before {

@@ -32,14 +32,14 @@ func (s sockets) Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 const maxAnswer = 4 << 10
 
 // Hello implements [kernel]. The connection is closed when the context ends or the reply is read; an HTTP client would continue to dial for minutes.
-func (sockets) Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error) {
+func (sockets) Hello(ctx context.Context, to netip.AddrPort, requester string) (time.Duration, *digest, error) {
 	began := time.Now()
 	conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to.String())
 	if err != nil {
 		return 0, nil, icmpecho.Local(err)
 	}
 	defer conn.Close()
-	theirs, err := ask(ctx, conn, to, asker)
+	theirs, err := ask(ctx, conn, to, requester)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -47,10 +47,10 @@ func (sockets) Hello(ctx context.Context, to netip.AddrPort, asker string) (time
 }
 
 // ask sends the request of a probe and reads the header of the reply, until the context ends.
-func ask(ctx context.Context, conn net.Conn, to netip.AddrPort, asker string) (*digest, error) {
+func ask(ctx context.Context, conn net.Conn, to netip.AddrPort, requester string) (*digest, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: waggle\r\n%s: %s\r\nConnection: close\r\n\r\n",
-		helloPath, to, askerHeader, url.PathEscape(asker)); err != nil {
+		helloPath, to, requesterHeader, url.PathEscape(requester)); err != nil {
 		return nil, err
 	}
 	answer, err := http.ReadResponse(bufio.NewReaderSize(io.LimitReader(conn, maxAnswer), 512), nil)

@@ -37,12 +37,12 @@ func TestAfter(t *testing.T) {
 	}{
 		"left out":                  {good, outcome{}, good},
 		"answered":                  {unknown, answered, good},
-		"answered after failures":   {bad, answered, good},
-		"failed, never answered":    {unknown, failed, fail(unknown, tables.Unknown, 1, refused)},
+		"reply after failures":      {bad, answered, good},
+		"failed, never a reply":     {unknown, failed, fail(unknown, tables.Unknown, 1, refused)},
 		"failed":                    {good, failed, fail(good, tables.Reachable, 1, refused)},
 		"failed again":              {fail(good, tables.Reachable, 1, refused), failed, fail(good, tables.Reachable, 2, refused)},
 		"failed for the third time": {fail(good, tables.Reachable, 2, refused), failed, bad},
-		"failed once more":          {bad, failed, bad},
+		"failed while unreachable":  {bad, failed, bad},
 		"not sent":                  {good, local, fail(good, tables.Unknown, 0, tooMany)},
 		"not sent, was unreachable": {bad, local, fail(good, tables.Unknown, 0, tooMany)},
 	} {

@@ -16,8 +16,8 @@ import (
 // Headers by which two agents compare the nodes that they know. The request names the requester's node, escaped as in a path. Cilium's agents neither send nor
 // read them.
 const (
-	askerHeader  = "Waggle-Node"
-	digestHeader = "Waggle-Nodes"
+	requesterHeader = "Waggle-Node"
+	digestHeader    = "Waggle-Nodes"
 	// digestVersion changes with the hashed data. Digests of different versions are not compared.
 	digestVersion = "1"
 )

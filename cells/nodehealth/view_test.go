@@ -52,15 +52,15 @@ type cluster struct {
 // answering is the network of one agent: the other agents reply from their own views.
 type answering struct{ *cluster }
 
-func (a answering) Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error) {
-	latency, _, err := a.fake.Hello(ctx, to, asker)
+func (a answering) Hello(ctx context.Context, to netip.AddrPort, requester string) (time.Duration, *digest, error) {
+	latency, _, err := a.fake.Hello(ctx, to, requester)
 	for i, r := range a.agents {
 		if addressOf(i) == to.Addr() {
-			request := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: helloPath}, Header: http.Header{askerHeader: {url.PathEscape(asker)}}}
+			request := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: helloPath}, Header: http.Header{requesterHeader: {url.PathEscape(requester)}}}
 			_, text, _ := strings.Cut(answerTo(request, r.view), digestHeader+": ")
 			text, _, _ = strings.Cut(text, "\r\n")
 			theirs := parseDigest(text)
-			if own := a.named(asker).view.with(nameOf(i)); theirs != nil && own != nil && *theirs != *own {
+			if own := a.named(requester).view.with(nameOf(i)); theirs != nil && own != nil && *theirs != *own {
 				a.differed.Add(1)
 			}
 			return latency, theirs, err
@@ -144,7 +144,7 @@ func (c *cluster) round() time.Duration {
 	return o.interval(20) + viewTimeout + 4*calmStep + probeTimeout
 }
 
-func TestViews_AnAgentThatMissesANode_IsNamedByAllOthers(t *testing.T) {
+func TestViews_AgentMissesNode_AllOthersReportIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 3)
@@ -182,7 +182,7 @@ func TestViews_AnAgentThatMissesANode_IsNamedByAllOthers(t *testing.T) {
 }
 
 // The number of nodes is equal, and one node differs.
-func TestViews_AnAgentWithAnOldAddress_IsNamed(t *testing.T) {
+func TestViews_AgentWithOldAddress_IsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 2)
@@ -203,7 +203,7 @@ func TestViews_AnAgentWithAnOldAddress_IsNamed(t *testing.T) {
 }
 
 // One agent does not know the node of the requester: it has one node less, and the sums are equal.
-func TestViews_OfTwoAgents_TheOneWithFewerNodesIsNamed(t *testing.T) {
+func TestViews_TwoAgents_FewerNodesIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 0)
@@ -304,7 +304,7 @@ func TestViews_RowsOutliveTheLoop(t *testing.T) {
 	})
 }
 
-func TestView_DigestIsThatOfWhatIsKnown(t *testing.T) {
+func TestView_DigestCoversKnownNodes(t *testing.T) {
 	t.Parallel()
 	one, two, three := rowOf(1), rowOf(2), rowOf(3)
 	v := newView(settings.Agent{ClusterName: "blue", NodeName: nameOf(1)})
@@ -338,7 +338,7 @@ func TestView_DigestIsThatOfWhatIsKnown(t *testing.T) {
 	}
 }
 
-func TestHashOf_WhatCounts(t *testing.T) {
+func TestHashOf_RelevantFields(t *testing.T) {
 	t.Parallel()
 	base := rowOf(1)
 	base.Addresses = append(base.Addresses, nodes.Address{Type: nodes.HealthIP, Addr: addressOf(9)})
@@ -388,7 +388,7 @@ func FuzzParseDigest(f *testing.F) {
 }
 
 // The header is in replies to agents that name their node, and only in those.
-func TestAnswerTo_NamesItsNodesToAgentsAlone(t *testing.T) {
+func TestAnswerTo_HeaderOnlyForAgents(t *testing.T) {
 	t.Parallel()
 	v := viewOf(t, "one", true, "one", "two", "a b\r\n")
 	for name, test := range map[string]struct {
@@ -406,7 +406,7 @@ func TestAnswerTo_NamesItsNodesToAgentsAlone(t *testing.T) {
 		"not all are known": {viewOf(t, "one", false, "one", "two"), helloPath, []string{"two"}, nil},
 	} {
 		answer, err := http.ReadResponse(bufio.NewReader(strings.NewReader(answerTo(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: test.path},
-			Header: http.Header{askerHeader: test.from}}, test.view))), nil)
+			Header: http.Header{requesterHeader: test.from}}, test.view))), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,9 +70,9 @@ func timeless(rows []*tables.NodeID) (list []string) {
 	return list
 }
 
-// TestController_AgreesWithARoundOverAllNodes changes nodes at random and compares the result of each round with the result of a round over all nodes. After
+// TestController_MatchesFullRound changes nodes at random and compares the result of each round with the result of a round over all nodes. After
 // each successful round the files contain the rows of the table, also after failed writes.
-func TestController_AgreesWithARoundOverAllNodes(t *testing.T) {
+func TestController_MatchesFullRound(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	released, freed, failed := 0, 0, 0
@@ -143,8 +143,8 @@ func TestController_AgreesWithARoundOverAllNodes(t *testing.T) {
 	require.NotZero(t, failed)
 }
 
-// TestController_NodeWithoutAnIDGetsOneThatIsFreed: the node without an id does not change between the rounds.
-func TestController_NodeWithoutAnIDGetsOneThatIsFreed(t *testing.T) {
+// TestController_NodeWithoutID_GetsFreedID: the node without an id does not change between the rounds.
+func TestController_NodeWithoutID_GetsFreedID(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, t.TempDir())
 	round := func(change func(statedb.WriteTxn)) {

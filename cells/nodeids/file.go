@@ -64,7 +64,7 @@ func (f files) read(log *slog.Logger, started time.Time) (rows []*tables.NodeID,
 		}
 		if d.Err != nil {
 			delete(lists, number)
-			kept, err := f.store.SetAside(d.Name)
+			kept, err := f.store.Quarantine(d.Name)
 			log.Warn("A file of node ids cannot be used; nodes may get other ids", "file", d.Name, "keptAs", kept, "error", errors.Join(d.Err, err))
 		}
 	}

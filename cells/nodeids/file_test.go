@@ -44,8 +44,8 @@ func TestFiles_RestoreIDs(t *testing.T) {
 	require.Equal(t, append([]*tables.NodeID{{ID: 1, Name: "a", UID: "uid-a", Released: started}, {ID: 2, Name: "b", UID: "uid-b"}}, high...), rows)
 }
 
-// TestFiles_FirstFileHoldsAll: an older agent wrote all ids to the first file. The ids stay in this file until their own files are written.
-func TestFiles_FirstFileHoldsAll(t *testing.T) {
+// TestFiles_FirstFileContainsAllIDs: an older agent wrote all ids to the first file. The ids stay in this file until their own files are written.
+func TestFiles_FirstFileContainsAllIDs(t *testing.T) {
 	t.Parallel()
 	f := newFiles(settings.Agent{StateDir: t.TempDir()})
 	require.NoError(t, f.store.Open())
@@ -64,7 +64,7 @@ func TestFiles_FirstFileHoldsAll(t *testing.T) {
 	require.ElementsMatch(t, []int{0, 2, 3}, missing)
 }
 
-func TestFiles_ThatAreDamagedAreSetAside(t *testing.T) {
+func TestFiles_DamagedFilesAreQuarantined(t *testing.T) {
 	t.Parallel()
 	for what, damaged := range map[string]struct {
 		name string

@@ -21,9 +21,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// TestController_CollectorGoesOn_IsNoHang: without a released id, passes of the flow collector do not wake the controller. The watchdog would restart the agent
+// TestController_CollectorPasses_AreNoStall: without a released id, passes of the flow collector do not wake the controller. The watchdog would restart the agent
 // if the loop did not react to changes of a table that it names as an input.
-func TestController_CollectorGoesOn_IsNoHang(t *testing.T) {
+func TestController_CollectorPasses_AreNoStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var monitor *heartbeat.Monitor

@@ -66,12 +66,12 @@ type controller struct {
 
 // known is the state that applies to all nodes.
 type known struct {
-	self     *nodeslots.Slot // nil while this node has no address in the underlay
-	receives nodes.Receives  // value that this node has published
-	carried  map[string]int  // maximum packet size that a path carries, in bytes, by node; no entry without a limit
-	spoilt   map[string]bool // nodes on whose paths checksums are corrupted
-	device   completer
-	complete bool // the tables of nodes, ids and tunnels are complete
+	self      *nodeslots.Slot // nil while this node has no address in the underlay
+	receives  nodes.Receives  // value that this node has published
+	carried   map[string]int  // maximum packet size that a path carries, in bytes, by node; no entry without a limit
+	corrupted map[string]bool // nodes on whose paths checksums are corrupted
+	device    completer
+	complete  bool // the tables of nodes, ids and tunnels are complete
 }
 
 // completer is the device that completes checksums.
@@ -259,9 +259,9 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		}
 	}
 	c.routing.ended(func(id uint16) { c.touched[id] = struct{}{} })
-	spoilt, spoiltChanged := pathtests.SpoiltPaths(txn, c.Tests)
-	changed.Add(spoiltChanged)
-	for _, names := range [][2]map[string]bool{{c.known.spoilt, spoilt}, {spoilt, c.known.spoilt}} {
+	corrupted, corruptedChanged := pathtests.CorruptedPaths(txn, c.Tests)
+	changed.Add(corruptedChanged)
+	for _, names := range [][2]map[string]bool{{c.known.corrupted, corrupted}, {corrupted, c.known.corrupted}} {
 		for name := range names[0] {
 			if !names[1][name] {
 				c.touch(txn, name)
@@ -270,7 +270,7 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 	c.forget(txn, changed)
 	before := c.known
-	c.known = known{c.self(txn), c.published(txn), carried, spoilt, c.completer(txn, changed), complete}
+	c.known = known{c.self(txn), c.published(txn), carried, corrupted, c.completer(txn, changed), complete}
 	if complete {
 		c.before = left{}
 	}
@@ -323,7 +323,7 @@ func (c *controller) completer(txn statedb.ReadTxn, changed *statedb.WatchSet) (
 func (c *controller) checksums(id uint16, name string) uint32 {
 	left, untested := c.completed[id]
 	switch {
-	case !untested && !c.known.spoilt[name]:
+	case !untested && !c.known.corrupted[name]:
 		return 0
 	case untested && !c.known.device.known:
 		return left

@@ -97,7 +97,7 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 			celltest.PutRow(t, txn, r.in.Devices, d, deleted)
 			return
 		}
-		test := &pathtests.Test{Node: name, Kind: pathtests.Checksum, State: pathtests.Failed, Fault: pathtests.Spoilt}
+		test := &pathtests.Test{Node: name, Kind: pathtests.Checksum, State: pathtests.Failed, Fault: pathtests.Corrupted}
 		celltest.PutRow(t, txn, r.in.Tests, test, deleted)
 	default:
 		if random.IntN(3) > 0 {
@@ -121,7 +121,7 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 	for p := range r.Paths.All(txn) {
 		direct[p.Node] = p.Mode == nodepaths.Direct
 	}
-	spoilt, _ := pathtests.SpoiltPaths(txn, r.Tests)
+	corrupted, _ := pathtests.CorruptedPaths(txn, r.Tests)
 	var completer uint32
 	for d := range r.Devices.All(txn) {
 		if d.Up {
@@ -152,7 +152,7 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 			if addr := n.Address(ipv6); addr.IsValid() && addr != self.Source {
 				if row.Addrs = append(row.Addrs, addr); ipv6 == self.Source.Is6() {
 					row.Underlay, row.Source, row.Direct = addr, self.Source, direct[id.Name]
-					if spoilt[id.Name] {
+					if corrupted[id.Name] {
 						row.Checksums = completer
 					}
 				}
@@ -165,8 +165,8 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 	return rows, true
 }
 
-// TestController_AgreesWithAReaderOfAllNodes randomly changes the rows of a few nodes. Unchanged rows keep their status.
-func TestController_AgreesWithAReaderOfAllNodes(t *testing.T) {
+// TestController_MatchesFullRead randomly changes the rows of a few nodes. Unchanged rows keep their status.
+func TestController_MatchesFullRead(t *testing.T) {
 	t.Parallel()
 	for _, tunnel := range []bool{false, true} {
 		t.Run(fmt.Sprint("tunnel=", tunnel), func(t *testing.T) {

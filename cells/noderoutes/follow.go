@@ -46,7 +46,7 @@ type routing struct {
 	hops   int                            // number of routes to next hops in routes
 	put    map[string]struct{}            // keys of routes that desired-routes may lack
 	remove map[string]desiredroutes.Route // deleted routes that desired-routes may still contain, by key
-	said   bool                           // except for put and remove, desired-routes contains exactly the routes
+	synced bool                           // except for put and remove, desired-routes contains exactly the routes
 }
 
 // contribution is the input of the routes from one node.
@@ -316,7 +316,7 @@ func (r *routing) want(route desiredroutes.Route, found bool) {
 // it deletes no route, and it adds no route to a next hop where the kernel has an own route with another gateway.
 func (r *routing) write(complete bool) (err error) {
 	switch {
-	case complete && !r.said:
+	case complete && !r.synced:
 		err = r.Desired.Replace(owner, slices.Collect(maps.Values(r.routes)))
 	case len(r.put) > 0 || len(r.remove) > 0 && complete:
 		put := make([]desiredroutes.Route, 0, len(r.put))
@@ -336,7 +336,7 @@ func (r *routing) write(complete bool) (err error) {
 		}
 		err = r.Desired.Update(owner, put, remove)
 	}
-	if r.said = complete && err == nil; err == nil {
+	if r.synced = complete && err == nil; err == nil {
 		clear(r.put)
 		clear(r.remove)
 	}

@@ -23,10 +23,10 @@ import (
 
 // table is a fake of desired-routes. While broken is set, writes fail.
 type table struct {
-	routes map[string]desiredroutes.Route
-	said   bool
-	broken bool
-	calls  int
+	routes   map[string]desiredroutes.Route
+	replaced bool
+	broken   bool
+	calls    int
 }
 
 func (*table) Expect(string) {}
@@ -36,7 +36,7 @@ func (w *table) Replace(_ string, routes []desiredroutes.Route) error {
 		return fmt.Errorf("broken")
 	}
 	clear(w.routes)
-	w.said = true
+	w.replaced = true
 	return w.Update("", routes, nil)
 }
 
@@ -151,9 +151,9 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	}
 }
 
-// TestRouting_AgreesWithAReaderOfAllNodes changes rows at random and compares the routes with the routes of a new reader. The table gets all routes, also after
+// TestRouting_MatchesFullRead changes rows at random and compares the routes with the routes of a new reader. The table gets all routes, also after
 // failed writes, and no write without a change.
-func TestRouting_AgreesWithAReaderOfAllNodes(t *testing.T) {
+func TestRouting_MatchesFullRead(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{settings.RoutingNative, settings.RoutingTunnel, settings.RoutingHybrid} {
 		t.Run(mode, func(t *testing.T) {
@@ -187,15 +187,15 @@ func TestRouting_AgreesWithAReaderOfAllNodes(t *testing.T) {
 					require.Equal(t, whole.skipped, r.skipped)
 					r.table.broken = random.IntN(8) == 0
 					calls := r.table.calls
-					idle := r.said && complete && len(r.put)+len(r.remove) == 0
+					idle := r.synced && complete && len(r.put)+len(r.remove) == 0
 					if err := r.routing.write(complete); err == nil && complete {
 						require.Equal(t, whole.routes, r.table.routes, "round %d", i)
-						require.True(t, r.table.said)
+						require.True(t, r.table.replaced)
 					} else if err == nil {
 						for key, route := range whole.routes {
 							require.Equal(t, route, r.table.routes[key])
 						}
-						require.False(t, r.table.said)
+						require.False(t, r.table.replaced)
 					}
 					require.False(t, idle && calls != r.table.calls)
 					r.table.broken = false

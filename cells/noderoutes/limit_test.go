@@ -167,7 +167,7 @@ func every(step uint64, pool string) (ranges []netip.Prefix) {
 }
 
 // No route covers networks of this node and addresses of nodes between the ranges, even if the number of routes then exceeds the limit.
-func TestRouting_AddressesOfNodesBetweenAllRanges_AreNotCovered(t *testing.T) {
+func TestRouting_NodeAddressesBetweenRanges_NotCovered(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[string]int{nodes.ExternalIP: 100, nodes.InternalIP: 100, nodes.CiliumInternalIP: maxRoutes} {
 		n := &nodes.Node{Name: "n", Source: nodes.Kubernetes, CIDRs: every(2, "10.0.0.0/8")}

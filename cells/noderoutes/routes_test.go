@@ -35,23 +35,23 @@ func nodeWith(name, addr string, cidrs ...string) *nodes.Node {
 	return n
 }
 
-func TestRoutes_OfANode(t *testing.T) {
+func TestRoutes_SingleNode(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		node    *nodes.Node
 		want    string
 		problem string
 	}{
-		"on the link":             {nodeWith("a", "192.0.2.2", "10.0.1.0/24", "10.0.3.0/24"), "10.0.1.0/24 via 192.0.2.2 eth0, 10.0.3.0/24 via 192.0.2.2 eth0", ""},
-		"IPv6":                    {nodeWith("a", "2001:db8::2", "fd00:1::/64"), "fd00:1::/64 via 2001:db8::2 eth0", ""},
-		"without pods":            {nodeWith("a", "198.51.100.1"), "", ""},
-		"behind a gateway":        {nodeWith("a", "198.51.100.1", "10.0.1.0/24"), "", "the gateway 192.0.2.254 leads to its address 198.51.100.1"},
-		"no way":                  {nodeWith("a", "2001:db8:9::2", "fd00:1::/64"), "", "no route leads to its address"},
-		"no address":              {nodeWith("a", "192.0.2.2", "fd00:1::/64"), "", "it has no address of the family of fd00:1::/64"},
-		"a part of the network":   {nodeWith("a", "192.0.2.2", "192.0.2.128/25", "10.0.1.0/24"), "10.0.1.0/24 via 192.0.2.2 eth0", "lies in the subnet of eth0"},
-		"the network itself":      {nodeWith("a", "192.0.2.2", "192.0.2.0/24"), "", "lies in the subnet of eth0"},
-		"more than the network":   {nodeWith("a", "192.0.2.2", "192.0.0.0/16"), "192.0.0.0/16 via 192.0.2.2 eth0", ""},
-		"only an ExternalIP here": {&nodes.Node{Name: "a", Addresses: []nodes.Address{{Type: nodes.ExternalIP, Addr: netip.MustParseAddr("192.0.2.7")}}, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}, "10.0.1.0/24 via 192.0.2.7 eth0", ""},
+		"on the link":                     {nodeWith("a", "192.0.2.2", "10.0.1.0/24", "10.0.3.0/24"), "10.0.1.0/24 via 192.0.2.2 eth0, 10.0.3.0/24 via 192.0.2.2 eth0", ""},
+		"IPv6":                            {nodeWith("a", "2001:db8::2", "fd00:1::/64"), "fd00:1::/64 via 2001:db8::2 eth0", ""},
+		"without pods":                    {nodeWith("a", "198.51.100.1"), "", ""},
+		"behind a gateway":                {nodeWith("a", "198.51.100.1", "10.0.1.0/24"), "", "the gateway 192.0.2.254 leads to its address 198.51.100.1"},
+		"no way":                          {nodeWith("a", "2001:db8:9::2", "fd00:1::/64"), "", "no route leads to its address"},
+		"no address":                      {nodeWith("a", "192.0.2.2", "fd00:1::/64"), "", "it has no address of the family of fd00:1::/64"},
+		"a part of the network":           {nodeWith("a", "192.0.2.2", "192.0.2.128/25", "10.0.1.0/24"), "10.0.1.0/24 via 192.0.2.2 eth0", "lies in the subnet of eth0"},
+		"the network itself":              {nodeWith("a", "192.0.2.2", "192.0.2.0/24"), "", "lies in the subnet of eth0"},
+		"more than the network":           {nodeWith("a", "192.0.2.2", "192.0.0.0/16"), "192.0.0.0/16 via 192.0.2.2 eth0", ""},
+		"only an ExternalIP on this node": {&nodes.Node{Name: "a", Addresses: []nodes.Address{{Type: nodes.ExternalIP, Addr: netip.MustParseAddr("192.0.2.7")}}, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}, "10.0.1.0/24 via 192.0.2.7 eth0", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -28,7 +28,7 @@ import (
 type wanted struct {
 	mu       sync.Mutex
 	expected bool
-	said     bool
+	replaced bool
 	routes   []desiredroutes.Route
 	early    []desiredroutes.Route // added before the nodes are complete
 }
@@ -39,7 +39,7 @@ func (w *wanted) Update(_ string, put, remove []desiredroutes.Route) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	into := &w.early
-	if w.said {
+	if w.replaced {
 		into = &w.routes
 	}
 	gone := map[string]bool{}
@@ -53,7 +53,7 @@ func (w *wanted) Update(_ string, put, remove []desiredroutes.Route) error {
 func (w *wanted) Replace(_ string, routes []desiredroutes.Route) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.said, w.routes = true, sorted(routes)
+	w.replaced, w.routes = true, sorted(routes)
 	return nil
 }
 
@@ -78,7 +78,7 @@ func (w *wanted) print() string {
 	}
 	var b strings.Builder
 	routes := w.routes
-	if !w.said {
+	if !w.replaced {
 		b.WriteString("not known\n")
 		routes = w.early
 	}

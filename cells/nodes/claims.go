@@ -21,12 +21,12 @@ type claims struct {
 }
 
 // address assigns an address to a node. It returns a refusal when another node owns the address or a range that contains it.
-func (c *claims) address(node string, addr netip.Addr) (refused *tables.Refusal) {
+func (c *claims) address(node string, addr netip.Addr) (refusal *tables.Refusal) {
 	if owner, found := c.addrs.Lookup(addr); found && owner != node {
-		return refuse(addr, "is an address", owner)
+		return newRefusal(addr, "is an address", owner)
 	}
 	if owner, found := c.ranges.Lookup(addr); found && owner != node {
-		return refuse(addr, "lies in a range of pods", owner)
+		return newRefusal(addr, "lies in a range of pods", owner)
 	}
 	c.addrs.Insert(netip.PrefixFrom(addr, addr.BitLen()), node)
 	return nil
@@ -34,9 +34,9 @@ func (c *claims) address(node string, addr netip.Addr) (refused *tables.Refusal)
 
 // prefix assigns a pod range to a node. It returns a refusal when another node owns a range that contains it. A range may contain ranges and addresses of other
 // nodes: those nodes keep them, because lookups use the longest prefix.
-func (c *claims) prefix(node string, p netip.Prefix) (refused *tables.Refusal) {
+func (c *claims) prefix(node string, p netip.Prefix) (refusal *tables.Refusal) {
 	if owner, found := c.ranges.LookupPrefix(p); found && owner != node {
-		return refuse(p, "lies in a range of pods", owner)
+		return newRefusal(p, "lies in a range of pods", owner)
 	}
 	c.ranges.Insert(p, node)
 	return nil
@@ -72,6 +72,6 @@ func (c *claims) crowded(node string, p netip.Prefix) bool {
 	return false
 }
 
-func refuse(claim fmt.Stringer, why, by string) *tables.Refusal {
+func newRefusal(claim fmt.Stringer, why, by string) *tables.Refusal {
 	return &tables.Refusal{Claim: claim.String(), Why: why, By: by}
 }

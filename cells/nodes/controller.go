@@ -51,12 +51,12 @@ type controller struct {
 	self              *localnode.LocalNode // nil before the first round
 	nodesKnown        bool                 // the Nodes are read; before that, a CiliumNode could claim addresses and ranges of Nodes
 	resolver          *resolver
-	refused           map[string]*tables.Node // rows with refused claims, by name
+	rejected          map[string]*tables.Node // rows with refused claims, by name
 	gone              map[string]struct{}     // nodes without an object whose rows stay until the inputs are complete
 }
 
 func newController(p params) *controller {
-	c := &controller{params: p, resolver: newResolver(), refused: map[string]*tables.Node{}, gone: map[string]struct{}{}}
+	c := &controller{params: p, resolver: newResolver(), rejected: map[string]*tables.Node{}, gone: map[string]struct{}{}}
 	txn := p.DB.WriteTxn(p.Table)
 	defer txn.Commit()
 	c.initialized = p.Table.RegisterInitializer(txn, "nodes")
@@ -188,11 +188,11 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 		delete(c.gone, row.Name)
 	}
 	for name := range some {
-		delete(c.refused, name)
+		delete(c.rejected, name)
 		if row := known[name]; row == nil {
 			c.gone[name] = struct{}{}
 		} else if len(row.Refused) > 0 {
-			c.refused[name] = row
+			c.rejected[name] = row
 		}
 	}
 	now := c.DB.ReadTxn() // the table has no other writer
@@ -242,12 +242,12 @@ func (c *controller) decided(row *tables.Node) []netip.Prefix {
 
 // report sets the health of the module: degraded while a claim is refused.
 func (c *controller) report(health cell.Health) {
-	var refused []error
+	var rejected []error
 	count := 0
-	for _, name := range slices.Sorted(maps.Keys(c.refused)) {
-		for _, r := range c.refused[name].Refused {
-			if count++; len(refused) < shownProblems {
-				refused = append(refused, fmt.Errorf("node %s claims %s", name, r))
+	for _, name := range slices.Sorted(maps.Keys(c.rejected)) {
+		for _, r := range c.rejected[name].Refused {
+			if count++; len(rejected) < shownProblems {
+				rejected = append(rejected, fmt.Errorf("node %s claims %s", name, r))
 			}
 		}
 	}
@@ -256,7 +256,7 @@ func (c *controller) report(health cell.Health) {
 		return
 	}
 	if count > 0 {
-		health.Degraded(fmt.Sprintf("%d claims of nodes are refused: `db show nodes` lists them", count), errors.Join(refused...))
+		health.Degraded(fmt.Sprintf("%d claims of nodes are rejected: `db show nodes` lists them", count), errors.Join(rejected...))
 		return
 	}
 	health.OK(fmt.Sprintf("%d nodes", len(c.resolver.claims)))

@@ -100,12 +100,12 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	}
 }
 
-// TestController_AgreesWithAResolutionOfAllNodes changes objects at random. Rows without an object stay until the objects are complete.
-func TestController_AgreesWithAResolutionOfAllNodes(t *testing.T) {
+// TestController_MatchesFullResolution changes objects at random. Rows without an object stay until the objects are complete.
+func TestController_MatchesFullResolution(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	for range 20 {
-		r, refused, alone := newRig(t), 0, 0
+		r, rejected, alone := newRig(t), 0, 0
 		rows := map[string]*tables.Node{}
 		const rounds = 300
 		for i := range rounds {
@@ -126,9 +126,9 @@ func TestController_AgreesWithAResolutionOfAllNodes(t *testing.T) {
 			for _, row := range resolve(r.self, false, &seen{}, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn))) {
 				rows[row.Name] = row
 				if count += len(row.Refused); len(row.Refused) > 0 {
-					require.Equal(t, row, r.refused[row.Name])
+					require.Equal(t, row, r.rejected[row.Name])
 				} else {
-					require.NotContains(t, r.refused, row.Name)
+					require.NotContains(t, r.rejected, row.Name)
 					alone++
 				}
 			}
@@ -139,15 +139,15 @@ func TestController_AgreesWithAResolutionOfAllNodes(t *testing.T) {
 			require.Equal(t, rows, have, "round %d", i)
 			done, _ := r.Table.Initialized(txn)
 			require.Equal(t, complete, done)
-			refused += count
+			rejected += count
 		}
-		require.NotZero(t, refused)
+		require.NotZero(t, rejected)
 		require.NotZero(t, alone)
 	}
 }
 
 // The CiliumNode of a malicious agent, which claims the address of another node, is read before the Node with the address.
-func TestController_BelievesCiliumNodesOnceNodesAreKnown(t *testing.T) {
+func TestController_TrustsCiliumNodesOnlyAfterNodes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	ofNodes := sources.Source{Table: r.nodes.Name(), State: sources.Waiting}
@@ -164,12 +164,12 @@ func TestController_BelievesCiliumNodesOnceNodesAreKnown(t *testing.T) {
 	})
 	row, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName("evil"))
 	require.True(t, found)
-	require.Equal(t, "custom-resource | 10.0.1.0/24 | 192.0.2.2: is an address of node a", said(row))
+	require.Equal(t, "custom-resource | 10.0.1.0/24 | 192.0.2.2: is an address of node a", formatRow(row))
 }
 
 // An agent that has seen the range of a Node accepts it as a former range in its next run. An agent that has not seen it does not trust the other node's
 // annotation.
-func TestController_FormerRangesOutliveTheRun(t *testing.T) {
+func TestController_PreviousRangesSurviveRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	agent := func(had *seen, ranges ...string) *tables.Node {
@@ -197,7 +197,7 @@ func TestController_FormerRangesOutliveTheRun(t *testing.T) {
 }
 
 // After --ipam=cluster-pool the former ranges from the pool are trusted, and nodes that were removed while no agent ran are forgotten.
-func TestController_RangesOfThePoolOutliveTheMode(t *testing.T) {
+func TestController_ModeChange_KeepsPoolRanges(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	agent := func(ipam string, nodes ...string) *rig {

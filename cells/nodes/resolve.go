@@ -50,9 +50,9 @@ func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, nodes []*k8
 	for _, n := range all {
 		c.announce(n)
 	}
-	order := []func(*candidate){c.mainAddresses, c.ciliumRanges, c.formerRanges, c.specRanges, c.nodeAddresses, c.ciliumAddresses}
+	order := []func(*candidate){c.mainAddresses, c.ciliumRanges, c.previousRanges, c.specRanges, c.nodeAddresses, c.ciliumAddresses}
 	if nodesDecide {
-		order = []func(*candidate){c.specRanges, c.mainAddresses, c.nodeAddresses, c.ciliumRanges, c.formerRanges, c.ciliumAddresses}
+		order = []func(*candidate){c.specRanges, c.mainAddresses, c.nodeAddresses, c.ciliumRanges, c.previousRanges, c.ciliumAddresses}
 	}
 	for _, claim := range order {
 		for _, n := range all {
@@ -199,20 +199,20 @@ func (c *claims) ciliumRanges(n *candidate) {
 			c.readRange(n.row, text)
 			continue
 		}
-		if room(n.row, text) {
+		if belowLimit(n.row, text) {
 			n.row.Refused = append(n.row.Refused, tables.Refusal{Claim: text, Why: why})
 		}
 	}
 }
 
-// formerRanges claims the former ranges that the agent of a node lists in its CiliumNode. It does not record refused ones, because the list may be out of date.
-func (c *claims) formerRanges(n *candidate) {
+// previousRanges claims the former ranges that the agent of a node lists in its CiliumNode. It does not record refused ones, because the list may be out of date.
+func (c *claims) previousRanges(n *candidate) {
 	if n.row.Source == tables.Local {
 		return
 	}
 	present := len(n.row.CIDRs)
 	for _, p := range noted(n.cilium) {
-		if c.crowded(n.row.Name, p) || c.nodesDecide && n.decided(p) && !c.had.has(n.row.Name, p) || !room(n.row, p.String()) {
+		if c.crowded(n.row.Name, p) || c.nodesDecide && n.decided(p) && !c.had.has(n.row.Name, p) || !belowLimit(n.row, p.String()) {
 			continue
 		}
 		if !slices.Contains(n.row.CIDRs, p) && c.prefix(n.row.Name, p) == nil {
@@ -269,8 +269,8 @@ func (c *claims) ciliumAddresses(n *candidate) {
 	c.readOfPods(n.row, tables.HealthIP, n.cilium.HealthIPv6)
 }
 
-// room reports whether the node is below its limit of claims. It records the first claim above the limit as refused and ignores all later ones.
-func room(row *tables.Node, claim string) bool {
+// belowLimit reports whether the node is below its limit of claims. It records the first claim above the limit as refused and ignores all later ones.
+func belowLimit(row *tables.Node, claim string) bool {
 	number := len(row.Addresses) + len(row.CIDRs) + len(row.Refused)
 	if number == maxClaims {
 		row.Refused = append(row.Refused, tables.Refusal{Claim: claim, Why: fmt.Sprintf("exceeds the limit of %d claims of a node", maxClaims)})
@@ -300,7 +300,7 @@ func (c *claims) readOfPods(row *tables.Node, kind, text string) {
 
 // usable parses an address of an object, and records an unusable address as refused. It reports false for an empty text.
 func usable(row *tables.Node, text string) (netip.Addr, bool) {
-	if text == "" || !room(row, text) {
+	if text == "" || !belowLimit(row, text) {
 		return netip.Addr{}, false
 	}
 	addr, err := netip.ParseAddr(text)
@@ -315,8 +315,8 @@ func (c *claims) addAddress(row *tables.Node, a tables.Address) {
 	if slices.Contains(row.Addresses, a) {
 		return
 	}
-	if refused := c.address(row.Name, a.Addr); refused != nil {
-		row.Refused = append(row.Refused, *refused)
+	if refusal := c.address(row.Name, a.Addr); refusal != nil {
+		row.Refused = append(row.Refused, *refusal)
 		return
 	}
 	row.Addresses = append(row.Addresses, a)
@@ -324,7 +324,7 @@ func (c *claims) addAddress(row *tables.Node, a tables.Address) {
 
 // readRange parses and claims a pod range of an object. An empty text is ignored.
 func (c *claims) readRange(row *tables.Node, text string) {
-	if text == "" || !room(row, text) {
+	if text == "" || !belowLimit(row, text) {
 		return
 	}
 	p, ok := clusternodes.ParseRange(text)
@@ -339,8 +339,8 @@ func (c *claims) addRange(row *tables.Node, p netip.Prefix) {
 	if slices.Contains(row.CIDRs, p) {
 		return
 	}
-	if refused := c.prefix(row.Name, p); refused != nil {
-		row.Refused = append(row.Refused, *refused)
+	if refusal := c.prefix(row.Name, p); refusal != nil {
+		row.Refused = append(row.Refused, *refusal)
 		return
 	}
 	row.CIDRs = append(row.CIDRs, p)

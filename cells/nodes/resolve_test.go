@@ -33,13 +33,13 @@ func ciliumNode(name string, created int64, address string, cidrs ...string) *ci
 		Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: address}}}
 }
 
-// said formats a row as one line, with the refused claims.
-func said(n *tables.Node) string {
+// formatRow formats a row as one line, with the refused claims.
+func formatRow(n *tables.Node) string {
 	cells := n.TableRow()
 	return strings.Join(slices.DeleteFunc(cells[1:], func(c string) bool { return c == "" }), " | ")
 }
 
-func TestResolve_WhoHasWhat(t *testing.T) {
+func TestResolve_Ownership(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		nodes  []*k8s.Node
@@ -52,7 +52,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 				Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "192.0.2.2"}, {Type: tables.CiliumInternalIP, IP: "10.0.1.1"}}}},
 			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1,HealthIP=10.0.1.9 | 10.0.1.0/24,fd00:1::/64"},
 		},
-		"two nodes with one address: the older one has it": {
+		"two nodes with one address: the older one is the owner": {
 			[]*k8s.Node{node("a", 9, "192.0.2.2"), node("b", 1, "192.0.2.2")}, nil,
 			map[string]string{"a": "kubernetes | 192.0.2.2: is an address of node b", "b": "kubernetes | InternalIP=192.0.2.2"},
 		},
@@ -65,7 +65,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 			[]*k8s.Node{node("a", 1, "10.0.2.7"), node("b", 9, "192.0.2.3", "10.0.2.0/24")}, nil,
 			map[string]string{"a": "kubernetes | 10.0.2.7: lies in a range of pods of node b", "b": "kubernetes | InternalIP=192.0.2.3 | 10.0.2.0/24"},
 		},
-		"claims of a CiliumNode against a Node, whatever their age": {
+		"claims of a CiliumNode against a Node, any age": {
 			[]*k8s.Node{node("a", 9, "192.0.2.2", "10.0.1.0/24")},
 			[]*cilium.Node{ciliumNode("b", 1, "192.0.2.2", "10.0.1.0/25", "10.0.1.0/24", "10.0.0.0/16", "192.0.2.0/24")},
 			map[string]string{"a": "kubernetes | InternalIP=192.0.2.2 | 10.0.1.0/24",
@@ -82,7 +82,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 			map[string]string{"a": "kubernetes | 10.0.0.128/25: lies in a range of pods of node self; 198.51.100.1: is an address of node self",
 				"self": "local | InternalIP=192.0.2.1,CiliumInternalIP=10.0.0.1 | 10.0.0.0/24"},
 		},
-		"addresses of a CiliumNode lie in its ranges or stand in its Node": {
+		"addresses of a CiliumNode are in its ranges or in its Node": {
 			[]*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 9, "192.0.2.3", "10.0.2.0/24")},
 			[]*cilium.Node{{Name: "a", HealthIPv4: "203.0.113.7", Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "203.0.113.8"},
 				{Type: tables.CiliumInternalIP, IP: "10.0.2.7"}, {Type: tables.CiliumInternalIP, IP: "10.0.1.1"}, {Type: tables.CiliumInternalIP, IP: "203.0.113.9"}}},
@@ -91,13 +91,13 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 				"203.0.113.9: lies in no pod range of its node; 203.0.113.7: lies in no pod range of its node",
 				"c": "custom-resource | InternalIP=192.0.2.4 | 10.0.3.0/24"},
 		},
-		"one node cannot have the range of another refused": {
+		"no node can cause the rejection of another node's range": {
 			[]*k8s.Node{node("a", 1, "10.0.1.7"), node("b", 9, "192.0.2.3"), node("c", 9, "192.0.2.4")},
 			[]*cilium.Node{ciliumNode("a", 9, "", "10.0.1.0/25"), ciliumNode("b", 1, "", "10.0.1.0/24", "10.0.0.0/8"), ciliumNode("c", 1, "", "10.0.2.0/24")},
 			map[string]string{"a": "custom-resource | InternalIP=10.0.1.7 | 10.0.1.0/25",
 				"b": "custom-resource | InternalIP=192.0.2.3 | 10.0.1.0/24 | 10.0.0.0/8: contains addresses or ranges of several nodes"},
 		},
-		"several nodes with one range: the oldest one has it": {
+		"several nodes with one range: the oldest one is the owner": {
 			nil, []*cilium.Node{ciliumNode("a", 2, "192.0.2.2", "10.0.1.0/24"), ciliumNode("b", 1, "192.0.2.3", "10.0.1.0/24"), ciliumNode("c", 3, "192.0.2.4", "10.0.1.0/24")},
 			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2 | 10.0.1.0/24: lies in a range of pods of node b",
 				"b": "custom-resource | InternalIP=192.0.2.3 | 10.0.1.0/24", "c": "custom-resource | InternalIP=192.0.2.4 | 10.0.1.0/24: lies in a range of pods of node b"},
@@ -117,7 +117,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 			t.Parallel()
 			got := map[string]string{}
 			for _, row := range resolve(self, true, &seen{}, test.nodes, test.cilium) {
-				got[row.Name] = said(row)
+				got[row.Name] = formatRow(row)
 			}
 			if _, ok := got["self"]; !ok {
 				t.Error("this node has no row")
@@ -138,8 +138,8 @@ func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
 	for _, addr := range []string{"10.0.1.7", "10.0.1.8", "10.0.3.7", "192.0.2.2", "198.51.100.9"} {
 		evil.Addresses = append(evil.Addresses, k8s.NodeAddress{Type: tables.ExternalIP, Address: addr})
 	}
-	former := ciliumNode("a", 9, "", "10.0.1.0/24")
-	former.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.3.0/24"}
+	previous := ciliumNode("a", 9, "", "10.0.1.0/24")
+	previous.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.3.0/24"}
 	objects := []*k8s.Node{evil, node("a", 9, "192.0.2.2", "10.7.1.0/24"), node("b", 9, "192.0.2.3"), node("c", 9, "192.0.2.4", "10.0.4.0/24")}
 	want := map[string]string{
 		"self": "local | InternalIP=192.0.2.1,CiliumInternalIP=10.0.0.1 | 10.0.0.0/24",
@@ -150,8 +150,8 @@ func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
 		"c": "kubernetes | InternalIP=192.0.2.4 | 10.0.4.0/24",
 	}
 	got := map[string]string{}
-	for _, row := range resolve(self, false, &seen{}, objects, []*cilium.Node{former, ciliumNode("b", 9, "", "10.0.2.0/24")}) {
-		got[row.Name] = said(row)
+	for _, row := range resolve(self, false, &seen{}, objects, []*cilium.Node{previous, ciliumNode("b", 9, "", "10.0.2.0/24")}) {
+		got[row.Name] = formatRow(row)
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
@@ -170,7 +170,7 @@ func TestResolve_NodesDecideAboutRanges(t *testing.T) {
 	for decide, want := range want {
 		got := map[string]string{}
 		for _, row := range resolve(self, decide, &seen{}, objects, ciliumNodes) {
-			got[row.Name] = said(row)
+			got[row.Name] = formatRow(row)
 		}
 		if got["a"] != want || got["b"] != "custom-resource | InternalIP=192.0.2.3 | 10.0.2.0/24" {
 			t.Errorf("Nodes decide: %t: got %v, want %s", decide, got, want)
@@ -179,7 +179,7 @@ func TestResolve_NodesDecideAboutRanges(t *testing.T) {
 }
 
 // A node has previous ranges while its agent lists them and no other node owns them. With nodesDecide, previous versions of its Node must have listed the ranges.
-func TestResolve_FormerRanges(t *testing.T) {
+func TestResolve_PreviousRanges(t *testing.T) {
 	t.Parallel()
 	noting := func(ranges string, present ...string) *cilium.Node {
 		n := ciliumNode("a", 1, "", present...)
@@ -198,15 +198,15 @@ func TestResolve_FormerRanges(t *testing.T) {
 		want   string
 	}{
 		"its agent notes one": {false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2")}, []*cilium.Node{noting("10.0.1.0/24,10.0.2.0/24", "10.0.2.0/24")}, both},
-		"another node has it": {false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("b", 9, "192.0.2.3")},
+		"owned by another node": {false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("b", 9, "192.0.2.3")},
 			[]*cilium.Node{noting("10.0.1.0/24", "10.0.2.0/24"), ciliumNode("b", 9, "", "10.0.1.0/24")},
 			"custom-resource | InternalIP=192.0.2.2 | 10.0.2.0/24 | 10.0.1.1: lies in a range of pods of node b"},
-		"its Node had it": {true, saw, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24,8.0.0.0/8")}, both},
-		"its Node never had it": {true, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24")},
+		"previously in its Node": {true, saw, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24,8.0.0.0/8")}, both},
+		"never in its Node": {true, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24")},
 			"custom-resource | InternalIP=192.0.2.2 | 10.0.2.0/24 | 10.0.1.1: lies in no pod range of its node"},
 	} {
 		for _, row := range resolve(self, test.decide, test.had, test.nodes, test.cilium) {
-			if got := said(row); row.Name == "a" && got != test.want {
+			if got := formatRow(row); row.Name == "a" && got != test.want {
 				t.Errorf("%s:\n got %s\nwant %s", name, got, test.want)
 			}
 		}
@@ -227,7 +227,7 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 		}
 		return list
 	}
-	refused := 0
+	rejected := 0
 	for range 3000 {
 		inNode := random.IntN(2) == 0
 		var objects []*k8s.Node
@@ -252,7 +252,7 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 		}
 		for _, row := range resolve(self, inNode, &seen{}, append(objects, node("evil", random.Int64N(3), "192.0.2.4")), append(ciliumNodes, evil)) {
 			if row.Name == "evil" {
-				refused += len(row.Refused)
+				rejected += len(row.Refused)
 				continue
 			}
 			same := row.Equal(want[row.Name])
@@ -264,13 +264,13 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 			}
 		}
 	}
-	if refused == 0 {
+	if rejected == 0 {
 		t.Error("nothing was refused")
 	}
 }
 
 // The result does not depend on the order of the objects.
-func TestResolve_OrderDecidesNothing(t *testing.T) {
+func TestResolve_IndependentOfOrder(t *testing.T) {
 	t.Parallel()
 	nodes := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.2", "10.0.1.0/25"), node("c", 0, "10.0.1.3")}
 	ciliumNodes := []*cilium.Node{ciliumNode("a", 1, "192.0.2.4", "10.9.0.0/16"), ciliumNode("d", 1, "192.0.2.4", "10.9.0.0/16")}

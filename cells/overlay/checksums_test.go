@@ -34,7 +34,7 @@ func completesChecksums(t *testing.T, device string) bool {
 }
 
 // The pair is created, changed and reused according to the row, and deleted without one.
-func TestPrivilegedOps_PairThatCompletesChecksums(t *testing.T) {
+func TestPrivilegedOps_ChecksumPair(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(k *realKernel) {
 		o := newOps(unpublished{k})
@@ -77,7 +77,7 @@ func TestPrivilegedOps_PairThatCompletesChecksums(t *testing.T) {
 }
 
 // A link with only a name of the pair is neither changed nor deleted.
-func TestPrivilegedOps_ForeignDeviceInThePlaceOfThePair(t *testing.T) {
+func TestPrivilegedOps_ForeignDeviceWithPairName(t *testing.T) {
 	t.Parallel()
 	for name, foreign := range map[string]netlink.Link{
 		"a bridge":             &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: podlink.ChecksumDevice}},

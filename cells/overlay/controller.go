@@ -167,14 +167,14 @@ func (c *controller) desired(r *loop.Round, self *localnode.LocalNode) (want *ta
 // checksums sets in a row whether a pair of devices completes checksums, and reports whether the pair exists. The pair stays until no slot of a node refers to
 // it, because packets that programs send to a deleted device are lost.
 func (c *controller) checksums(r *loop.Round, want *tables.Overlay) (exists bool) {
-	spoilt, spoiltChanged := pathtests.SpoiltPaths(r.Txn, c.Tests)
-	r.Changed.Add(spoiltChanged)
+	corrupted, corruptedChanged := pathtests.CorruptedPaths(r.Txn, c.Tests)
+	r.Changed.Add(corruptedChanged)
 	hook := attachments.Attachment{Kind: attachments.TCX, Device: podlink.ChecksumPeer, Hook: "ingress"}
 	program, found := loop.Get(r, c.Attachments, attachments.ByKey(hook.Key()))
 	for range loop.List(r, c.Devices, devices.ByName(podlink.ChecksumDevice)) {
 		exists = true
 	}
-	want.Checksums = len(spoilt) > 0 || exists && c.completed(r)
+	want.Checksums = len(corrupted) > 0 || exists && c.completed(r)
 	for d := range loop.List(r, c.Devices, devices.ByName(podlink.ChecksumPeer)) {
 		want.ChecksumsUp = want.Checksums && found && program.Status.Kind == reconciler.StatusKindDone && program.IfIndex == d.Index
 	}

@@ -131,7 +131,7 @@ func (k *fakeKernel) EndCompletion() error {
 	return k.change(func() error { k.pair = nil; return nil })
 }
 
-func (k *fakeKernel) HolderOf(uint16, string) (string, error) {
+func (k *fakeKernel) PortOwner(uint16, string) (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {

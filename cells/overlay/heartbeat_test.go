@@ -26,9 +26,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// TestController_LinksOfPods_AreNoHang: links and hooks of pods do not wake the controller, and the watchdog restarts the agent if a loop does not observe a
+// TestController_PodLinkChanges_AreNoStall: links and hooks of pods do not wake the controller, and the watchdog restarts the agent if a loop does not observe a
 // change of a table that it registered.
-func TestController_LinksOfPods_AreNoHang(t *testing.T) {
+func TestController_PodLinkChanges_AreNoStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var monitor *heartbeat.Monitor
@@ -75,8 +75,8 @@ func TestController_LinksOfPods_AreNoHang(t *testing.T) {
 			}
 			time.Sleep(heartbeat.Interval)
 			synctest.Wait()
-			if wedges := monitor.Step(heartbeat.Interval, db.ReadTxn()); len(wedges) > 0 {
-				t.Fatalf("the agent would be restarted: %+v", wedges)
+			if stalls := monitor.Step(heartbeat.Interval, db.ReadTxn()); len(stalls) > 0 {
+				t.Fatalf("the agent would be restarted: %+v", stalls)
 			}
 		}
 	})

@@ -42,8 +42,8 @@ type kernel interface {
 	// Set gives a device the group, MAC and MTU of want, and sets it up when want is up. It never sets a device down.
 	Set(name string, want device) error
 	Delete(name string) error // a missing device is a success
-	// HolderOf names the device other than own, or the process, that uses a UDP port; "" when none is found.
-	HolderOf(port uint16, own string) (string, error)
+	// PortOwner names the device other than own, or the process, that uses a UDP port; "" when none is found.
+	PortOwner(port uint16, own string) (string, error)
 	// Complete creates or reuses the pair of devices that completes checksums, gives it an MTU in bytes, and sets it up when up is true. It never sets it down.
 	Complete(mtu int, up bool) error
 	// EndCompletion deletes the pair. A missing pair is a success.
@@ -127,7 +127,7 @@ func (k *realKernel) Delete(name string) error {
 	return nil
 }
 
-func (k *realKernel) HolderOf(port uint16, own string) (string, error) {
+func (k *realKernel) PortOwner(port uint16, own string) (string, error) {
 	links, err := k.handle.Links()
 	if err != nil {
 		return "", err

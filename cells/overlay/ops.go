@@ -102,7 +102,7 @@ func (o *ops) ensure(row *tables.Overlay) (_ device, created bool, _ error) {
 
 // taken returns an error that names the user of the port.
 func (o *ops) taken(row *tables.Overlay) error {
-	who, err := o.kernel.HolderOf(row.Port, row.Device)
+	who, err := o.kernel.PortOwner(row.Port, row.Device)
 	if who == "" {
 		who = "another device or process"
 	}

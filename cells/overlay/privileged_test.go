@@ -39,7 +39,7 @@ func wanted() *tables.Overlay {
 	return &tables.Overlay{Device: podlink.OverlayDevice, Port: 8472, MAC: macOf("node-1"), MTU: 1500, Up: true}
 }
 
-func TestPrivilegedOps_DeviceIsMadeTakenOverAndDeleted(t *testing.T) {
+func TestPrivilegedOps_DeviceIsCreatedReusedAndDeleted(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(k *realKernel) {
 		o := newOps(unpublished{k})
@@ -80,7 +80,7 @@ func TestPrivilegedOps_DeviceIsMadeTakenOverAndDeleted(t *testing.T) {
 }
 
 // A foreign device is neither changed nor deleted.
-func TestPrivilegedOps_ForeignDeviceOfTheName(t *testing.T) {
+func TestPrivilegedOps_ForeignDeviceWithSameName(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(k *realKernel) {
 		if err := k.handle.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: podlink.OverlayDevice}}); err != nil {

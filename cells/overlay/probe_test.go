@@ -10,7 +10,7 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
-func TestHindrance_WhatHasToSeePackets(t *testing.T) {
+func TestHindrance_PacketInspection(t *testing.T) {
 	t.Parallel()
 	none := func(int) ([]netlink.XfrmPolicy, error) { return nil, nil }
 	for name, c := range map[string]struct {

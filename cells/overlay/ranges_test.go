@@ -55,8 +55,8 @@ func (r *rangesRig) round() {
 	}
 }
 
-// TestRanges_AgreeWithAReaderOfAllNodes randomly changes the rows of a few nodes with a few ranges.
-func TestRanges_AgreeWithAReaderOfAllNodes(t *testing.T) {
+// TestRanges_MatchFullRead randomly changes the rows of a few nodes with a few ranges.
+func TestRanges_MatchFullRead(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	r, claimed := newRangesRig(t), 0

@@ -207,14 +207,14 @@ func (v *visit) directly(row *tables.Test) finding {
 	case v.past.why != "":
 		return unknown(v.past.why)
 	case err == nil:
-		return passed().says(v.past.hops[0].String())
+		return passed().withDetail(v.past.hops[0].String())
 	case errors.Is(err, icmpecho.ErrLocal) && row.State != tables.Passed:
 		return unknown(err.Error())
 	case v.results.echo.err != nil && v.results.host.err != nil:
-		return failed(tables.Dead).says(fmt.Sprintf("node %s does not answer at all", name)).needs("check that it runs, and that the network between the nodes is up")
+		return failed(tables.Dead).withDetail(fmt.Sprintf("node %s does not answer at all", name)).withRemedy("check that it runs, and that the network between the nodes is up")
 	}
-	return failed(tables.NotDirect).says(fmt.Sprintf("packets of pods to node %s are lost past the tunnel, %v", name, err)).
-		needs(fmt.Sprintf("turn off the check of source and destination of machines in a cloud, let firewalls pass addresses of pods, set rp_filter of the devices of node %s to 0 or 2; "+
+	return failed(tables.NotDirect).withDetail(fmt.Sprintf("packets of pods to node %s are lost past the tunnel, %v", name, err)).
+		withRemedy(fmt.Sprintf("turn off the check of source and destination of machines in a cloud, let firewalls pass addresses of pods, set rp_filter of the devices of node %s to 0 or 2; "+
 			"or use --routing-mode=tunnel", name))
 }
 

@@ -84,12 +84,12 @@ func TestAfterDirect_Relapses(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	pass := func() {
 		now = now.Add(time.Second)
-		row = afterDirect(row, passed().says("by way of it"), now, time.Millisecond)
+		row = afterDirect(row, passed().withDetail("by way of it"), now, time.Millisecond)
 	}
 	fail := func() {
 		for range strikes {
 			now = now.Add(time.Second)
-			row = afterDirect(row, failed(tables.NotDirect).says("lost"), now, 0)
+			row = afterDirect(row, failed(tables.NotDirect).withDetail("lost"), now, 0)
 		}
 	}
 	recovery := func() (tests int) {

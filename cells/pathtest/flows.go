@@ -54,8 +54,8 @@ func (u *users) interval() time.Duration {
 	return max(flowsInterval, time.Duration(u.count)*time.Second/flowsRate)
 }
 
-// look marks the targets with which pods of this node have connections. It returns the time until the next scan.
-func (t *tester) look(txn statedb.ReadTxn) time.Duration {
+// scan marks the targets with which pods of this node have connections. It returns the time until the next scan.
+func (t *tester) scan(txn statedb.ReadTxn) time.Duration {
 	now := time.Now()
 	if wait := t.users.next.Sub(now); wait > 0 {
 		return wait

@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestFollow_AgreesWithAReaderOfAllNodes changes nodes and verdicts at random. It compares the targets with all nodes, and the counts of paths with all rows.
-func TestFollow_AgreesWithAReaderOfAllNodes(t *testing.T) {
+// TestFollow_MatchesFullRead changes nodes and verdicts at random. It compares the targets with all nodes, and the counts of paths with all rows.
+func TestFollow_MatchesFullRead(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	missing, failed := 0, 0

@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestSchedule_AgreesWithALookAtAllTargets changes targets at random. The first target is the urgent one with the earliest due time, or else another one.
-func TestSchedule_AgreesWithALookAtAllTargets(t *testing.T) {
+// TestSchedule_MatchesFullScan changes targets at random. The first target is the urgent one with the earliest due time, or else another one.
+func TestSchedule_MatchesFullScan(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	began := time.Unix(1000, 0)

@@ -107,10 +107,10 @@ func (t *target) open() bool {
 	})
 }
 
-// spoilt reports whether checksums are corrupt and the path is not healed.
-func (t *target) spoilt() bool {
+// corrupted reports whether checksums are corrupt and the path is not healed.
+func (t *target) corrupted() bool {
 	row := t.row(tables.Checksum)
-	return row != nil && row.State == tables.Failed && row.Fault == tables.Spoilt
+	return row != nil && row.State == tables.Failed && row.Fault == tables.Corrupted
 }
 
 // failed reports whether a test of the tunnel has failed.

@@ -134,8 +134,8 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 		t.observe(txn, changed)
 		t.follow(txn, changed, complete, &u)
 		t.alert(feed.UpTo(txn, changed))
-		untilLook := t.look(txn)
-		pause := min(t.start(ctx), untilLook)
+		untilScan := t.scan(txn)
+		pause := min(t.start(ctx), untilScan)
 		if err := t.commit(u, complete); err != nil {
 			return err
 		}
@@ -345,15 +345,15 @@ func (t *tester) absorb(u *update) {
 		}
 		for i, row := range to.rows {
 			if f, tested := found[row.Kind]; tested {
-				judge := after
+				next := after
 				if row.Kind == tables.Direct {
-					judge = afterDirect
+					next = afterDirect
 				}
-				to.rows[i] = judge(row, f, v.began, v.results.rtt(row.Kind))
+				to.rows[i] = next(row, f, v.began, v.results.rtt(row.Kind))
 				u.news = u.news || to.rows[i].State != row.State || to.rows[i].Detail != row.Detail
 			}
 		}
-		if to.unhealed++; !to.spoilt() {
+		if to.unhealed++; !to.corrupted() {
 			to.unhealed = 0
 		}
 		to.due, to.urgent = time.Now().Add(t.next(to)), to.open()
@@ -375,7 +375,7 @@ func (t *tester) next(to *target) time.Duration {
 		return directSuspectInterval
 	case to.open() && to.fresh():
 		return freshInterval
-	case to.open(), to.spoilt() && to.unhealed <= healTries:
+	case to.open(), to.corrupted() && to.unhealed <= healTries:
 		return suspectInterval
 	}
 	after := interval(len(t.targets) + 1)
@@ -410,20 +410,20 @@ func (t *tester) visit(ctx context.Context, to *target) {
 		v.search = row.Strikes >= strikes-1
 	}
 	if row := to.row(tables.Checksum); row != nil {
-		v.heals = row.Fault == tables.Spoilt
+		v.heals = row.Fault == tables.Corrupted
 	}
 	switch {
 	case t.in.Agent.Hybrid:
 		v.past = t.pastTunnel(to)
-		v.asks = []icmpecho.Request{{To: to.peer.inner}}
+		v.requests = []icmpecho.Request{{To: to.peer.inner}}
 		if !to.peer.routed {
-			v.asks[0].Device = t.self.way // routes may bypass the tunnel
+			v.requests[0].Device = t.self.way // routes may bypass the tunnel
 		}
 		v.tcp = !v.past.used // TCP follows the routes
 	case t.in.Agent.Tunnel():
-		v.asks, v.tcp = []icmpecho.Request{{To: to.peer.inner}}, true
+		v.requests, v.tcp = []icmpecho.Request{{To: to.peer.inner}}, true
 	default:
-		v.asks = t.self.pods.requests(to.peer.pods)
+		v.requests = t.self.pods.requests(to.peer.pods)
 	}
 	to.busy = true
 	t.waiting.drop(to)

@@ -204,7 +204,7 @@ func TestTester_Join_FaultsAreNamedWithin30s(t *testing.T) {
 }
 
 // A fault that ends during a test of its path does not count as healed, which would be tested again only after the complete interval.
-func TestTester_AHealedFaultEndsDuringATest(t *testing.T) {
+func TestTester_FaultEndsDuringTest_IsNotHealed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, 2)

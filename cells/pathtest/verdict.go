@@ -27,11 +27,11 @@ type finding struct {
 	bytes  int
 }
 
-func passed() finding                    { return finding{state: tables.Passed} }
-func unknown(why string) finding         { return finding{state: tables.Unknown, detail: why} }
-func failed(fault tables.Fault) finding  { return finding{state: tables.Failed, fault: fault} }
-func (f finding) says(s string) finding  { f.detail = s; return f }
-func (f finding) needs(s string) finding { f.remedy = s; return f }
+func passed() finding                         { return finding{state: tables.Passed} }
+func unknown(why string) finding              { return finding{state: tables.Unknown, detail: why} }
+func failed(fault tables.Fault) finding       { return finding{state: tables.Failed, fault: fault} }
+func (f finding) withDetail(s string) finding { f.detail = s; return f }
+func (f finding) withRemedy(s string) finding { f.remedy = s; return f }
 
 // noFamily is the reason why a node is not tested.
 const noFamily = "this node and the other node publish no addresses of a common family in their pod ranges"
@@ -47,7 +47,7 @@ func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]find
 		}
 		return found
 	}
-	if len(v.asks) == 0 {
+	if len(v.requests) == 0 {
 		return map[tables.Kind]finding{tables.Echo: unknown(noFamily), tables.Size: unknown(noFamily)}
 	}
 	if v.results.echo.err != nil {
@@ -73,16 +73,16 @@ func (v *visit) lost(a settings.Agent, heard time.Time) finding {
 	}
 	switch {
 	case v.results.host.err != nil:
-		return failed(tables.Dead).says(fmt.Sprintf("node %s does not answer at all, neither %s nor at its address %s", name, where, v.peer.host)).
-			needs("check that it runs, and that the network between the nodes is up")
+		return failed(tables.Dead).withDetail(fmt.Sprintf("node %s does not answer at all, neither %s nor at its address %s", name, where, v.peer.host)).
+			withRemedy("check that it runs, and that the network between the nodes is up")
 	case !a.Tunnel():
 		return v.unrouted()
 	case !heard.IsZero() && !heard.Before(v.target.suspected):
-		return failed(tables.OneWay).says(fmt.Sprintf("UDP port %d from this node to node %s is blocked (its packets arrive at this node)", tunnelPort, name)).
-			needs(fmt.Sprintf("let firewalls between the nodes and on node %s pass UDP port %d to %s", name, tunnelPort, v.peer.host))
+		return failed(tables.OneWay).withDetail(fmt.Sprintf("UDP port %d from this node to node %s is blocked (its packets arrive at this node)", tunnelPort, name)).
+			withRemedy(fmt.Sprintf("let firewalls between the nodes and on node %s pass UDP port %d to %s", name, tunnelPort, v.peer.host))
 	}
-	return failed(tables.Blocked).says(fmt.Sprintf("UDP port %d between this node and node %s is blocked (the node itself answers)", tunnelPort, name)).
-		needs(fmt.Sprintf("let firewalls between and on the nodes pass UDP port %d", tunnelPort))
+	return failed(tables.Blocked).withDetail(fmt.Sprintf("UDP port %d between this node and node %s is blocked (the node itself answers)", tunnelPort, name)).
+		withRemedy(fmt.Sprintf("let firewalls between and on the nodes pass UDP port %d", tunnelPort))
 }
 
 // unrouted is the finding that without a tunnel packets of pods are lost although packets of the nodes arrive.
@@ -92,8 +92,8 @@ func (v *visit) unrouted() finding {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errNoReply
 	}
-	return failed(tables.NotDirect).says(fmt.Sprintf("packets of pods to node %s are lost, from %s to %s: %v (the node itself answers)", name, r.asked.From, r.asked.To, err)).
-		needs(fmt.Sprintf("turn off the check of source and destination of machines in a cloud, let the network route the pod ranges of all nodes and firewalls pass addresses of pods, "+
+	return failed(tables.NotDirect).withDetail(fmt.Sprintf("packets of pods to node %s are lost, from %s to %s: %v (the node itself answers)", name, r.asked.From, r.asked.To, err)).
+		withRemedy(fmt.Sprintf("turn off the check of source and destination of machines in a cloud, let the network route the pod ranges of all nodes and firewalls pass addresses of pods, "+
 			"set rp_filter of the devices of node %s to 0 or 2; or use --routing-mode=tunnel or hybrid", name))
 }
 
@@ -111,11 +111,11 @@ func (v *visit) sizes(overhead int) finding {
 	if r.fits == 0 {
 		carries = fmt.Sprintf("less than %d", leastSize)
 	}
-	f = f.says(fmt.Sprintf("the path to node %s carries %s of %d bytes", name, carries, v.size))
+	f = f.withDetail(fmt.Sprintf("the path to node %s carries %s of %d bytes", name, carries, v.size))
 	if r.fits == 0 {
-		return f.needs("let the network between the nodes pass packets of the MTU of their devices, and let firewalls pass fragments")
+		return f.withRemedy("let the network between the nodes pass packets of the MTU of their devices, and let firewalls pass fragments")
 	}
-	return f.needs(fmt.Sprintf("raise the MTU of the network between the nodes by %d, or set --mtu=%d on all nodes", v.size-r.fits, r.fits+overhead))
+	return f.withRemedy(fmt.Sprintf("raise the MTU of the network between the nodes by %d, or set --mtu=%d on all nodes", v.size-r.fits, r.fits+overhead))
 }
 
 // answers evaluates the reply by TCP: its checksums, and the aggregation of many segments.
@@ -139,25 +139,25 @@ func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 		why := unknown("TCP to the agent of the node fails outside the tunnel as well")
 		return why, why
 	case r.got < shortAnswer:
-		return v.spoilt(), unknown("not tested, because checksums are corrupted")
+		return v.checksumFinding(), unknown("not tested, because checksums are corrupted")
 	}
-	return passed(), failed(tables.Aggregates).says(fmt.Sprintf("only single TCP segments from node %s arrive, aggregates that a device builds from them are lost", name)).
-		needs(fmt.Sprintf("let the firewall of this node (ufw, firewalld) pass UDP port %d, or turn off the aggregation: ethtool -K DEVICE rx-gro-hw off rx-udp-gro-forwarding off gro off; "+
+	return passed(), failed(tables.Aggregates).withDetail(fmt.Sprintf("only single TCP segments from node %s arrive, aggregates that a device builds from them are lost", name)).
+		withRemedy(fmt.Sprintf("let the firewall of this node (ufw, firewalld) pass UDP port %d, or turn off the aggregation: ethtool -K DEVICE rx-gro-hw off rx-udp-gro-forwarding off gro off; "+
 			"or turn off the segmentation by the devices of node %s: ethtool -K DEVICE tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off", tunnelPort, name))
 }
 
-// spoilt is the finding that TCP is lost where ICMP passes: healed if TCP passes with checksums that the kernel completes.
-func (v *visit) spoilt() finding {
-	f := failed(tables.Spoilt).needs("turn off its offloads for tunnels on both nodes: ethtool -K DEVICE tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off tx-checksum-ip-generic off")
+// checksumFinding is the finding that TCP is lost where ICMP passes: healed if TCP passes with checksums that the kernel completes.
+func (v *visit) checksumFinding() finding {
+	f := failed(tables.Corrupted).withRemedy("turn off its offloads for tunnels on both nodes: ethtool -K DEVICE tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off tx-checksum-ip-generic off")
 	cause := "a device on the path corrupts checksums of packets inside the tunnel"
 	if v.heals && v.results.healed.err == nil {
 		f.state = tables.Healed
-		return f.says(fmt.Sprintf("the path to node %s is healed by checksums that the kernel computes: %s", v.target.shown(), cause))
+		return f.withDetail(fmt.Sprintf("the path to node %s is healed by checksums that the kernel computes: %s", v.target.shown(), cause))
 	}
 	if v.heals {
 		cause += ", also checksums that the kernel computes"
 	}
-	return f.says(fmt.Sprintf("TCP to node %s is lost inside the tunnel, although ICMP passes: %s", v.target.shown(), cause))
+	return f.withDetail(fmt.Sprintf("TCP to node %s is lost inside the tunnel, although ICMP passes: %s", v.target.shown(), cause))
 }
 
 // after returns the row after a test that began at a given time.
@@ -167,7 +167,7 @@ func after(row *tables.Test, f finding, began time.Time, rtt time.Duration) *tab
 	switch {
 	case f.state == tables.Healed:
 		next.State, next.Fault, next.Detail, next.Remedy, next.Strikes, next.Good = tables.Healed, f.fault, f.detail, f.remedy, 0, began
-	case f.state == tables.Unknown && row.Fault == tables.Spoilt: // the verdict stays, and so does the healing
+	case f.state == tables.Unknown && row.Fault == tables.Corrupted: // the verdict stays, and so does the healing
 	case f.state == tables.Passed:
 		next.State, next.Fault, next.Detail, next.Remedy, next.Bytes, next.Strikes, next.Good = tables.Passed, "", "", "", f.bytes, 0, began
 		next.RTT = rtt

@@ -34,16 +34,16 @@ const (
 
 // visit is one test of a path.
 type visit struct {
-	target *target
-	began  time.Time
-	peer   peer // as at the start of the visit
-	size   int  // largest packet that pods send to the node, in bytes
-	search bool // if the largest packet is lost, search the largest one that passes
-	port   uint16
-	asks   []icmpecho.Request // requests of echo: one through the tunnel; without a tunnel one per family
-	tcp    bool               // request replies by TCP
-	heals  bool               // the kernel completes the checksums of packets of pods, because the path has corrupted them
-	past   *direct            // the direct test; nil without --routing-mode=hybrid
+	target   *target
+	began    time.Time
+	peer     peer // as at the start of the visit
+	size     int  // largest packet that pods send to the node, in bytes
+	search   bool // if the largest packet is lost, search the largest one that passes
+	port     uint16
+	requests []icmpecho.Request // requests of echo: one through the tunnel; without a tunnel one per family
+	tcp      bool               // request replies by TCP
+	heals    bool               // the kernel completes the checksums of packets of pods, because the path has corrupted them
+	past     *direct            // the direct test; nil without --routing-mode=hybrid
 
 	results results
 }
@@ -91,13 +91,13 @@ func (v *visit) do(ctx context.Context, k kernel) {
 		past.Go(func() { r.direct = v.past.do(ctx, k) })
 		defer past.Wait()
 	}
-	for _, r.asked = range v.asks {
+	for _, r.asked = range v.requests {
 		if r.echo = echo(ctx, k, r.asked, echoTimeout); r.echo.err != nil {
 			r.host = v.alive(ctx, k)
 			return
 		}
 	}
-	if len(v.asks) == 0 {
+	if len(v.requests) == 0 {
 		return
 	}
 	r.fits = v.size
@@ -180,7 +180,7 @@ func (v *visit) largest(ctx context.Context, k kernel) int {
 
 // echo sends the first request of the visit with another size.
 func (v *visit) echo(ctx context.Context, k kernel, size int, timeout time.Duration) outcome {
-	r := v.asks[0]
+	r := v.requests[0]
 	r.Size = size
 	return echo(ctx, k, r, timeout)
 }

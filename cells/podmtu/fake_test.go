@@ -58,7 +58,7 @@ type fakeEnds struct {
 	*fakePod
 }
 
-func (e fakeEnds) Look() (s sizes, err error) {
+func (e fakeEnds) ReadSizes() (s sizes, err error) {
 	e.kernel.mu.Lock()
 	defer e.kernel.mu.Unlock()
 	s.host, s.link = e.host, e.link

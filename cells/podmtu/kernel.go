@@ -21,11 +21,11 @@ type kernel interface {
 
 // pod is the link of one pod and the default routes over it.
 type pod interface {
-	// Look reads all sizes.
-	Look() (sizes, error)
+	// ReadSizes reads all sizes.
+	ReadSizes() (sizes, error)
 	SetHost(mtu int) error           // of the host end
 	SetLink(mtu int) error           // of the pod's end
-	SetRoute(r route, mtu int) error // of a default route that Look returned
+	SetRoute(r route, mtu int) error // of a default route that ReadSizes returned
 	Close()
 }
 
@@ -93,8 +93,8 @@ func (a attached) links() (host, link netlink.Link, err error) {
 	return host, link, nil
 }
 
-// Look implements pod.
-func (a attached) Look() (sizes, error) {
+// ReadSizes implements pod.
+func (a attached) ReadSizes() (sizes, error) {
 	host, link, err := a.links()
 	if err != nil {
 		return sizes{}, err

@@ -32,7 +32,7 @@ func (p path) fits() (sent, arrives int) {
 // The MTU of a node changes many times, and calls fail in between. After each call a packet that arrived before the change either arrives, or is longer than
 // its sender may send; and over IPv4 all packets that a pod may send arrive, if they did before. (The kernel raises routes of IPv6 with the link.) Once no call
 // fails, all pods have the MTU.
-func TestFollower_ChangesLoseNoPacketThatFitBefore(t *testing.T) {
+func TestFollower_MTUChanges_LoseNoFittingPacket(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	db := statedb.New()

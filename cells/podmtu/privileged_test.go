@@ -88,7 +88,7 @@ func TestPrivilegedPod_LinkAndRoutesAreChanged(t *testing.T) {
 	require.NoError(t, err)
 	defer pod.Close()
 	read := func() (host, link int, routes map[bool]int) {
-		s, err := pod.Look()
+		s, err := pod.ReadSizes()
 		require.NoError(t, err)
 		routes = map[bool]int{}
 		for _, r := range s.routes {
@@ -101,7 +101,7 @@ func TestPrivilegedPod_LinkAndRoutesAreChanged(t *testing.T) {
 	change := func(host, link, route int) {
 		t.Helper()
 		require.NoError(t, errors.Join(pod.SetHost(host), pod.SetLink(link)))
-		s, err := pod.Look()
+		s, err := pod.ReadSizes()
 		require.NoError(t, err)
 		for _, r := range s.routes {
 			require.NoError(t, pod.SetRoute(r, route))
@@ -150,7 +150,7 @@ func TestPrivilegedOpen_OnlyThePodItself(t *testing.T) {
 	pod, err := real{}.Open(&other)
 	require.NoError(t, err)
 	defer pod.Close()
-	_, err = pod.Look()
+	_, err = pod.ReadSizes()
 	require.ErrorContains(t, err, "is not the peer of lxc000000000002")
 	require.Error(t, pod.SetHost(1300))
 	require.Error(t, pod.SetLink(1300))
@@ -161,7 +161,7 @@ func TestPrivilegedOpen_OnlyThePodItself(t *testing.T) {
 }
 
 // The agent has SYS_ADMIN only if it must change running pods. Without the capability the error names it.
-func TestPrivilegedOpen_NamesTheCapabilityItLacks(t *testing.T) {
+func TestPrivilegedOpen_NamesMissingCapability(t *testing.T) {
 	t.Parallel()
 	_, ep := attach(t)
 	done := make(chan error)

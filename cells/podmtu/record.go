@@ -16,8 +16,8 @@ import (
 const (
 	fileKind = "mtus"
 	fileName = "given.json"
-	// maxGiven limits the list; the size that was assigned least recently is removed.
-	maxGiven = 64
+	// maxAssigned limits the list; the size that was assigned least recently is removed.
+	maxAssigned = 64
 	// maxRoute is 65535 minus 15 bytes for headers of links.
 	maxRoute = 65520
 )
@@ -51,7 +51,7 @@ func (r *record) add(s size) error {
 		return nil
 	}
 	next := append(slices.DeleteFunc(slices.Clone(r.given), func(g size) bool { return g == s }), s)
-	next = next[max(0, len(next)-maxGiven):]
+	next = next[max(0, len(next)-maxAssigned):]
 	if err := r.store.Write(fileName, next); err != nil {
 		return fmt.Errorf("record the MTU of pods: %w: free space in the state directory; running pods keep their MTU until then", err)
 	}
@@ -81,7 +81,7 @@ func (r *record) read() error {
 		}
 		if f.Err != nil {
 			given = []size{}
-			kept, err := r.store.SetAside(f.Name)
+			kept, err := r.store.Quarantine(f.Name)
 			r.log.Warn("The record of MTUs cannot be used; running pods may keep another MTU", "keptAs", kept, "error", errors.Join(f.Err, err))
 		}
 	}

@@ -68,7 +68,7 @@ func (v visit) complete() error {
 // look reads the sizes of the pod. The error is [errByHand] if this node has not assigned one of them, and [errWaiting] while a default route is missing:
 // the plugin adds routes while the agent creates the endpoint, with the MTU that it requested before.
 func (v visit) look() (sizes, error) {
-	have, err := v.pod.Look()
+	have, err := v.pod.ReadSizes()
 	if err != nil {
 		return have, err
 	}

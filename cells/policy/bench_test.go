@@ -69,7 +69,7 @@ func newBench(b testing.TB, n, m int) *bench {
 	filter, err := labels.NewFilter(nil, nil)
 	require.NoError(b, err)
 	fake := newFake()
-	fake.room = room{1 << 20, 1 << 18}
+	fake.capacity = capacity{1 << 20, 1 << 18}
 	w := &bench{endpoints: must(b, endpoints.NewTable, db), identities: must(b, identities.NewTable, db),
 		of: must(b, identities.NewEndpointTable, db), facts: must(b, bpfendpoints.NewFactsTable, db)}
 	kubernetes, tables := must(b, k8s.NewNetworkPolicyTable, db), must(b, sources.NewTable, db)

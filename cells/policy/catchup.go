@@ -22,8 +22,8 @@ type catchUp struct {
 	since time.Time // when a derived row was first found outdated, after all tables were read; zero if none is
 }
 
-// patience is the longest time for which all endpoints wait for an input of one, such as an identity that cannot be obtained.
-const patience = 10 * time.Second
+// inputTimeout is the longest time for which all endpoints wait for an input of one, such as an identity that cannot be obtained.
+const inputTimeout = 10 * time.Second
 
 // behind returns the table or the derived row that is not up to date yet, "" if all are.
 func (in *inputs) behind(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) string {
@@ -41,7 +41,7 @@ func (in *inputs) behind(txn statedb.ReadTxn, changed *statedb.WatchSet, now tim
 	case c.since.IsZero():
 		c.since = now
 	}
-	if why != "" && now.Sub(c.since) < patience {
+	if why != "" && now.Sub(c.since) < inputTimeout {
 		return why
 	}
 	c.over = in.synced(txn, now)

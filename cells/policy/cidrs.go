@@ -23,28 +23,28 @@ const (
 // An address has the number of the longest CIDR that contains it. Longer CIDRs are written before shorter ones and removed after them, so that an address
 // changes from one CIDR to another in one step.
 type cidrs struct {
-	kernel  cidrMap
-	room    int
-	nested  bool                    // no program of the previous release, whose map may be smaller, runs
-	numbers map[netip.Prefix]uint32 // numbers of named CIDRs, and of CIDRs that are still in the map
-	written map[netip.Prefix]uint32 // contents of the map
-	known   map[uint32]bool         // numbers in the map, which addresses may have
-	taken   map[uint32]bool         // numbers in use
-	last    uint32                  // last assigned number
-	named   map[netip.Prefix]bool
-	full    map[netip.Prefix]bool // named prefixes without a slot in the map
-	err     error                 // why the map does not have the desired content
-	raise   bool                  // the map has changed, and the epoch has not been raised yet
-	names   uint64                // version of the names that have numbers: see [policymap.Resolver.Namings]
-	freed   bool                  // numbers have been removed since then
-	moved   bool                  // names, numbers, the map or the table named-cidrs may differ: see [cidrs.settle]
+	kernel   cidrMap
+	capacity int
+	nested   bool                    // no program of the previous release, whose map may be smaller, runs
+	numbers  map[netip.Prefix]uint32 // numbers of named CIDRs, and of CIDRs that are still in the map
+	written  map[netip.Prefix]uint32 // contents of the map
+	known    map[uint32]bool         // numbers in the map, which addresses may have
+	taken    map[uint32]bool         // numbers in use
+	last     uint32                  // last assigned number
+	named    map[netip.Prefix]bool
+	full     map[netip.Prefix]bool // named prefixes without a slot in the map
+	err      error                 // why the map does not have the desired content
+	raise    bool                  // the map has changed, and the epoch has not been raised yet
+	names    uint64                // version of the names that have numbers: see [policymap.Resolver.Namings]
+	freed    bool                  // numbers have been removed since then
+	moved    bool                  // names, numbers, the map or the table named-cidrs may differ: see [cidrs.settle]
 }
 
 func newCIDRs(kernel cidrMap) *cidrs { return &cidrs{kernel: kernel} }
 
 // restore reads the map of the previous run. Its CIDRs keep their numbers.
 func (c *cidrs) restore() (err error) {
-	if c.room, err = c.kernel.Room(); err != nil {
+	if c.capacity, err = c.kernel.Capacity(); err != nil {
 		return err
 	}
 	if c.written, err = c.kernel.Dump(); err != nil {
@@ -101,10 +101,10 @@ func (c *cidrs) settle() {
 
 // limit returns the number of ranges that all programs can read.
 func (c *cidrs) limit() int {
-	if former := bpf.FormerLayout(bpf.MapCIDRs); former != nil && !c.nested {
-		return min(c.room, int(former.Spec.MaxEntries))
+	if previous := bpf.PreviousLayoutOf(bpf.MapCIDRs); previous != nil && !c.nested {
+		return min(c.capacity, int(previous.Spec.MaxEntries))
 	}
-	return c.room
+	return c.capacity
 }
 
 func (c *cidrs) next() uint32 {

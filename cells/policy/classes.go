@@ -94,9 +94,9 @@ func (c *controller) startClasses() {
 // writeClasses writes the classes of new identities. It removes classes of identities that no peer can have: of forgotten identities, and of new identities
 // whose numbers had other labels before. The caller must have withdrawn these from the map known_identities.
 func (c *controller) writeClasses() error {
-	former := c.first || c.store.former(c.views.successors) != 0 // the map ipcache may name identities of the previous run that its table does not name
+	previousInUse := c.first || c.store.previousID(c.views.successors) != 0 // the map ipcache may name identities of the previous run that its table does not name
 	unused := func(id uint32, want policymap.Classes) bool {
-		return want == policymap.Classes{} && !former && !c.inUse(id)
+		return want == policymap.Classes{} && !previousInUse && !c.inUse(id)
 	}
 	_, err1 := c.applyClasses(unused)
 	_, err2 := c.applyClasses(func(_ uint32, want policymap.Classes) bool { return want != policymap.Classes{} })

@@ -65,7 +65,7 @@ func printEntries(maps entryMaps) (string, error) {
 
 // describe returns the peers and the ports of a key as text.
 func describe(k policymap.Key) string {
-	who := map[policymap.Kind]string{policymap.Any: "everybody", policymap.Identity: fmt.Sprintf("identity %d", k.Identity),
+	who := map[policymap.Kind]string{policymap.Any: "all peers", policymap.Identity: fmt.Sprintf("identity %d", k.Identity),
 		policymap.Class: fmt.Sprintf("class %d", k.Identity),
 		policymap.CIDR:  fmt.Sprintf("cidr %d", k.Identity), policymap.CIDROutside: fmt.Sprintf("cidr %d, outside", k.Identity)}[k.Kind]
 	switch {

@@ -31,7 +31,7 @@ func typed(t *testing.T, args ...string) (c Config, o policy.Options, err error)
 	return c, o, h.Populate(slog.New(slog.DiscardHandler))
 }
 
-func TestNewOptions_WhatIsTyped(t *testing.T) {
+func TestNewOptions_ValidFlags(t *testing.T) {
 	t.Parallel()
 	usual := policy.Options{Mode: policy.Default, AllowLocalhost: true, L7Rules: policy.DenyL7}
 	with := func(change func(*policy.Options)) policy.Options {
@@ -64,7 +64,7 @@ func TestNewOptions_WhatIsTyped(t *testing.T) {
 
 // Values in another letter case or of other versions are invalid: a policy that is enforced differently from the flags is worse than an agent that does not
 // start.
-func TestNewOptions_RefusesWhatItDoesNotKnow(t *testing.T) {
+func TestNewOptions_RejectsUnknownValues(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
 		"--enable-policy=":                       `--enable-policy="": use default, always or never`,
@@ -85,7 +85,7 @@ func TestNewOptions_RefusesWhatItDoesNotKnow(t *testing.T) {
 }
 
 // The agent does not wait for a disabled kind of policies, because its resource may not exist.
-func TestConfig_KindsThatAreOff(t *testing.T) {
+func TestConfig_DisabledKinds(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	namespaces, err1 := k8s.NewNamespaceTable(db)

@@ -30,9 +30,9 @@ type controller struct {
 	// classes are the classes of identities in the kernel.
 	classes *identityClasses
 	// mu is held from the first write to the maps until the tables have the result, and by the verify job while it compares maps and tables.
-	mu      sync.Mutex
-	earlier earlier
-	alive   func() // reports progress to the watchdog, after each step of a loop with a known number of steps
+	mu       sync.Mutex
+	previous previousRun
+	alive    func() // reports progress to the watchdog, after each step of a loop with a known number of steps
 
 	// announced has the identities that every policy in use knows, so peers may have them.
 	announced map[uint32]bool
@@ -86,7 +86,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		began := time.Now()
 		c.in.read(txn, changed, began)
 		waiting := c.in.waiting(txn, changed, began)
-		again := lookAgain
+		again := recheckInterval
 		if waiting == "" {
 			again = c.pass(txn, changed)
 		} else {
@@ -109,7 +109,7 @@ func (c *controller) restore() (err error) {
 	if c.in, err = newInputs(c.params); err != nil {
 		return fmt.Errorf("follow the tables that policies are made from: %w", err)
 	}
-	c.earlier = newEarlier(c.store, c.classes)
+	c.previous = newPreviousRun(c.store, c.classes)
 	c.in.peers.slots = c.store.slots
 	c.in.alive, c.store.alive = c.alive, c.alive
 	c.store.peers, c.classes.peers = c, c
@@ -125,17 +125,17 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.takeMarks(txn)
-	c.earlier.settle(c.in.synced(txn, time.Now()))
-	c.store.frozen = !c.earlier.settled
-	c.in.services.paced = c.earlier.settled
+	c.previous.settle(c.in.synced(txn, time.Now()))
+	c.store.frozen = !c.previous.settled
+	c.in.services.paced = c.previous.settled
 
 	replaced := c.replaced(txn, changed)
-	if replaced || c.earlier.nested {
+	if replaced || c.previous.nested {
 		c.cidrs.moved = c.cidrs.moved || !c.cidrs.nested // more ranges may fit
 		c.cidrs.nested = true
 		c.in.resolver.SetNested(true)
 	}
-	if replaced && c.earlier.settled || c.earlier.classes {
+	if replaced && c.previous.settled || c.previous.classes {
 		c.startClasses()
 	}
 	if c.announcedTo == 0 {
@@ -157,7 +157,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 		c.findOverflow()
 	}
 	c.show(want)
-	c.steady = c.complete && c.earlier.settled && len(c.problems) == 0
+	c.steady = c.complete && c.previous.settled && len(c.problems) == 0
 	c.settled = c.steady && (want.idle || want.done)
 
 	changed.Add(c.factsChanged, marked, markedCIDRs, c.repaired)
@@ -175,7 +175,7 @@ func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 	c.store.write()
 	for _, h := range c.store.byID {
 		if h.err != nil {
-			c.note(c.refusal(h))
+			c.note(c.incomplete(h))
 		}
 	}
 	named := c.writeCIDRs()
@@ -185,8 +185,8 @@ func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 	want.done = c.cleanUp(want, named)
 }
 
-// lookAgain is the longest delay of the next round while the controller waits for another cell: for inputs, or for the datapath to apply published rows.
-const lookAgain = time.Second
+// recheckInterval is the longest delay of the next round while the controller waits for another cell: for inputs, or for the datapath to apply published rows.
+const recheckInterval = time.Second
 
 // again removes deleted identities that are no longer in use. It returns the delay after which another round is necessary without a change; 0 for never.
 func (c *controller) again(w *wanted) time.Duration {
@@ -209,8 +209,8 @@ func (c *controller) again(w *wanted) time.Duration {
 	} else {
 		c.retry = 0
 	}
-	if w.wrote || w.late || c.in.copied.lasts() {
-		earliest(lookAgain)
+	if w.written || w.late || c.in.copied.lasts() {
+		earliest(recheckInterval)
 	}
 	if w.again || len(forgotten) > 0 { // the next round removes the forgotten identities from the maps
 		earliest(time.Nanosecond)
@@ -232,7 +232,7 @@ type wanted struct {
 	replaced bool                  // every hook has a program of this run
 	kept     []*policymap.Compiled // desired policies of endpoints that keep a policy of the previous run
 	flips    bool                  // some endpoint changes to another policy id
-	wrote    bool                  // this round wrote rows that the datapath must apply
+	written  bool                  // this round wrote rows that the datapath must apply
 	late     bool                  // some endpoint has no row yet
 	again    bool                  // another round can continue at once
 }
@@ -284,7 +284,7 @@ func (c *controller) writeCIDRs() bool {
 		}
 	}
 	for _, p := range missing {
-		if err := c.store.bequeath(c.cidrs.parent(p), c.cidrs.numbers[p]); err != nil {
+		if err := c.store.inheritRange(c.cidrs.parent(p), c.cidrs.numbers[p]); err != nil {
 			c.note(err)
 			return false
 		}
@@ -299,11 +299,11 @@ func (c *controller) writeCIDRs() bool {
 // cleanUp removes unused entries. It removes none while the slot of an endpoint may still name them, which includes slots in a map that only programs of the
 // previous run read. It reports whether nothing is left to be removed.
 func (c *controller) cleanUp(w *wanted, named bool) (done bool) {
-	if !named || c.first || len(c.views.untaken)+len(c.views.restored) > 0 || w.flips || w.wrote || !w.replaced {
+	if !named || c.first || len(c.views.untaken)+len(c.views.restored) > 0 || w.flips || w.written || !w.replaced {
 		return false
 	}
 	done = true
-	stuck := c.store.former(c.views.successors) != 0
+	stuck := c.store.previousID(c.views.successors) != 0
 	for _, h := range c.store.byID {
 		switch {
 		case h.users > 0:

@@ -65,7 +65,7 @@ func (w *bench) problemsOf(t *testing.T, ref policy.Ref) []policy.Problem {
 func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
-	w.cidrs.room = 1 << 16
+	w.cidrs.capacity = 1 << 16
 	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
 	for i := range 4 {
 		put(t, w.DB, rules, internet(fmt.Sprint("ns-", i), 443+i))
@@ -109,18 +109,18 @@ func TestPolicies_NamedPortsWithoutALocalEndpoint_FollowNoPeers(t *testing.T) {
 	}
 	put(t, w.DB, rules, named("nobody"))
 	w.step(t)
-	require.False(t, w.in.peers.told)
+	require.False(t, w.in.peers.loaded)
 	put(t, w.DB, rules, named("app-5"))
 	w.step(t)
-	require.True(t, w.in.peers.told)
+	require.True(t, w.in.peers.loaded)
 }
 
 // A namespace names more address ranges than its quota. The ranges beyond the quota are not in the maps, and the policy that names them has a problem.
 // Policies of other namespaces and ranges of the namespace that are already in the maps stay in force.
-func TestQuota_NamespaceBeyondIt_IsToldOnItsPolicy(t *testing.T) {
+func TestQuota_NamespaceOverQuota_ReportedOnPolicy(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
-	w.cidrs.room = 1 << 16
+	w.cidrs.capacity = 1 << 16
 	w.Config.NamespaceCIDRs = 20
 	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
 	small, large, other := addresses("ns-5", "small", "app-5", 9, 15), addresses("ns-5", "large", "app-5", 1, 30), addresses("ns-6", "other", "app-6", 1, 10)
@@ -168,7 +168,7 @@ func TestQuota_NamespaceBeyondIt_IsToldOnItsPolicy(t *testing.T) {
 func TestQuota_CountsCIDRsOfGroups(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
-	w.cidrs.room = 1 << 16
+	w.cidrs.capacity = 1 << 16
 	w.Config.NamespaceCIDRs = 20
 	groups := w.CIDRGroups.(statedb.RWTable[*cilium.CIDRGroup])
 	rules := w.CiliumPolicies.(statedb.RWTable[*cilium.Policy])
@@ -209,10 +209,10 @@ func TestQuota_CountsCIDRsOfGroups(t *testing.T) {
 }
 
 // A policy whose entries or ranges do not fit into their map has a problem; other policies have none.
-func TestFullMaps_AreToldOnThePolicy(t *testing.T) {
+func TestFullMaps_ReportedOnPolicy(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
-	w.cidrs.room = 10
+	w.cidrs.capacity = 10
 	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
 	put(t, w.DB, rules, addresses("ns-5", "first", "app-5", 1, 5))
 	w.step(t)
@@ -224,7 +224,7 @@ func TestFullMaps_AreToldOnThePolicy(t *testing.T) {
 	require.Contains(t, problems[0].Message, "2 of its address ranges are not in force")
 	require.Contains(t, problems[0].Message, "--bpf-cidr-map-max")
 
-	w.store.room = w.store.used()
+	w.store.capacity = w.store.used()
 	put(t, w.DB, rules, internet("ns-7", 443))
 	w.failingRound()
 	problems = w.problemsOf(t, policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-7", Name: "internet"})
@@ -234,7 +234,7 @@ func TestFullMaps_AreToldOnThePolicy(t *testing.T) {
 
 // A new exception for a range that is in the map both narrows and opens a rule, so its endpoints get another policy id, which is written completely. An
 // exception for a range that is not in the map yet changes the policy in place.
-func TestExcept_OfAKnownRange_IsAnotherPolicy(t *testing.T) {
+func TestExcept_KnownRange_GetsNewPolicyID(t *testing.T) {
 	t.Parallel()
 	for _, known := range []bool{false, true} {
 		w := newBench(t, 10, 0)
@@ -262,13 +262,13 @@ func TestExcept_OfAKnownRange_IsAnotherPolicy(t *testing.T) {
 }
 
 // While programs of the previous release may run, whose map of address ranges is smaller, the size of that map limits the named ranges.
-func TestRanges_WhileProgramsOfThePreviousReleaseRun_AreFewer(t *testing.T) {
+func TestRanges_ProgramsOfPreviousRelease_LimitCount(t *testing.T) {
 	t.Parallel()
-	former := bpf.FormerLayout(bpf.MapCIDRs)
-	require.NotNil(t, former)
+	previous := bpf.PreviousLayoutOf(bpf.MapCIDRs)
+	require.NotNil(t, previous)
 	c := newCIDRs(nil)
-	c.room = int(former.Spec.MaxEntries) + 1000
-	require.Equal(t, int(former.Spec.MaxEntries), c.limit())
+	c.capacity = int(previous.Spec.MaxEntries) + 1000
+	require.Equal(t, int(previous.Spec.MaxEntries), c.limit())
 	c.nested = true
-	require.Equal(t, c.room, c.limit())
+	require.Equal(t, c.capacity, c.limit())
 }

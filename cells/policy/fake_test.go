@@ -20,24 +20,24 @@ import (
 
 // fakeMaps stores the contents of the maps in memory, records the order of writes, and fails as many of them as requested.
 type fakeMaps struct {
-	mu       sync.Mutex
-	entries  map[entryKey]policymap.Entry
-	cidrs    map[netip.Prefix]uint32
-	known    []uint64
-	classes  map[uint32]policymap.Classes
-	slots    map[uint16]slot
-	room     room
-	cidrRoom int
-	epoch    int
-	failures int // number of writes that fail
-	fail     string
-	log      []string
+	mu           sync.Mutex
+	entries      map[entryKey]policymap.Entry
+	cidrs        map[netip.Prefix]uint32
+	known        []uint64
+	classes      map[uint32]policymap.Classes
+	slots        map[uint16]slot
+	capacity     capacity
+	cidrCapacity int
+	epoch        int
+	failures     int // number of writes that fail
+	fail         string
+	log          []string
 }
 
 func newFake() *fakeMaps {
 	return &fakeMaps{entries: map[entryKey]policymap.Entry{}, cidrs: map[netip.Prefix]uint32{}, slots: map[uint16]slot{},
 		known: make([]uint64, bpf.IdentityWords), classes: map[uint32]policymap.Classes{},
-		room: room{1000, 100}, cidrRoom: 100}
+		capacity: capacity{1000, 100}, cidrCapacity: 100}
 }
 
 // write makes a change, or returns an error if one is requested.
@@ -62,7 +62,7 @@ func (f fakeEntries) Put(id uint32, e policymap.Entry) error {
 	}
 	f.mu.Lock()
 	_, there := f.entries[entryKey{id, e.Key}]
-	full := !there && len(f.entries) >= f.room.entries+f.room.ranges
+	full := !there && len(f.entries) >= f.capacity.entries+f.capacity.ranges
 	f.mu.Unlock()
 	if full {
 		return errors.New("a map is full that had room: entries are counted wrongly")
@@ -87,10 +87,10 @@ func (f fakeEntries) Get(id uint32, k policymap.Key) (policymap.Entry, bool, err
 	return e, found, nil
 }
 
-func (f fakeEntries) Room() (room, error) {
+func (f fakeEntries) Capacity() (capacity, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.room, nil
+	return f.capacity, nil
 }
 
 func (f fakeEntries) Slots() (map[uint16]slot, error) {
@@ -115,10 +115,10 @@ func (f fakeCIDRs) Dump() (map[netip.Prefix]uint32, error) {
 	return maps.Clone(f.cidrs), nil
 }
 
-func (f fakeCIDRs) Room() (int, error) {
+func (f fakeCIDRs) Capacity() (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.cidrRoom, nil
+	return f.cidrCapacity, nil
 }
 
 type fakeIdentities struct{ *fakeMaps }
@@ -197,12 +197,12 @@ func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 		"kernel/room": command("Give the maps another size", "entries ranges", 2, locked(func(args []string) (string, error) {
 			a, err1 := strconv.Atoi(args[0])
 			b, err2 := strconv.Atoi(args[1])
-			f.room = room{a, b}
+			f.capacity = capacity{a, b}
 			return "", errors.Join(err1, err2)
 		})),
 		"kernel/cidr-room": command("Give the map cidrs another size", "n", 1, locked(func(args []string) (string, error) {
 			n, err := strconv.Atoi(args[0])
-			f.cidrRoom = n
+			f.cidrCapacity = n
 			return "", err
 		})),
 		"kernel/leave-slot": command("Put what an earlier run left: endpoint ifindex ingress egress", "id ifindex in out", 4,

@@ -60,12 +60,12 @@ func TestShowPolicies_AfterAnyHistory(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	w := newBench(t, 4, 0)
-	w.cidrs.room, w.Config.NamespaceCIDRs = 20, 12
+	w.cidrs.capacity, w.Config.NamespaceCIDRs = 20, 12
 	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
 	written := map[string]statedb.Revision{}
 	var overflows, selected, unchanged int
 	for n := range 1500 {
-		w.store.room = room{[]int{3, 20, 1 << 20}[random.IntN(3)], 1 << 10}
+		w.store.capacity = capacity{[]int{3, 20, 1 << 20}[random.IntN(3)], 1 << 10}
 		switch random.IntN(8) {
 		case 0, 1, 2:
 			p := addresses(fmt.Sprint("ns-", random.IntN(2)), fmt.Sprint("p-", random.IntN(6)), fmt.Sprint("app-", random.IntN(4)), byte(random.IntN(3)), random.IntN(12))
@@ -126,7 +126,7 @@ func (w *bench) someEndpoint(tb testing.TB, random *rand.Rand) {
 func newLargeBench(tb testing.TB, policies, remote, ranges int) *bench {
 	tb.Helper()
 	w := newBench(tb, 30, policies/10)
-	w.cidrs.room = 1 << 17
+	w.cidrs.capacity = 1 << 17
 	for i := range remote {
 		put(tb, w.DB, w.identities, remoteIdentity(i))
 	}
@@ -208,7 +208,7 @@ var sizes = []struct{ policies, identities, ranges int }{{300, 1000, 10}, {3000,
 
 // An identity of pods of other nodes that no rule selects is created and deleted. No round reads a row of a policy, an endpoint or a range, and the costs do
 // not depend on the size of the cluster.
-func TestRemoteIdentity_CostsTheSameInALargeCluster(t *testing.T) {
+func TestRemoteIdentity_CostIndependentOfClusterSize(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRemoteIdentity) // once a minute, a round evaluates everything
 }
@@ -241,7 +241,7 @@ func testRemoteIdentity(t *testing.T) {
 
 // An endpoint is added and deleted. The rounds read and write the same number of rows in a large cluster. Of the policies, they read and write only the
 // policy that selects the endpoint.
-func TestLocalEndpoint_CostsTheSameInALargeCluster(t *testing.T) {
+func TestLocalEndpoint_CostIndependentOfClusterSize(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testLocalEndpoint)
 }

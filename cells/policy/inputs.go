@@ -41,26 +41,26 @@ type inputs struct {
 	of         *changes.Feed[*identities.EndpointIdentity]
 	facts      *changes.Feed[*bpfendpoints.Facts]
 
-	marked   endpointfeed.Marks // endpoints that have changed since a round evaluated them
-	all      bool               // policies have changed, which may affect each endpoint
-	policies map[policy.Ref]*policy.Policy
-	unshown  map[policy.Ref]bool // policies whose row in the table policies may be outdated
-	groups   policy.CIDRGroups
-	refer    map[string]*policy.Policy // policies that refer to groups
-	lacking  wait                      // after the start, for groups and Services that cannot be read
-	copied   wait                      // for the lists of groups and Services, while they are known from the copy on disk only
-	known    map[uint32]bool           // identities that exist or may still be in use
-	arrived  []uint32                  // added identities that are not announced yet; some may be deleted again
-	knownTo  statedb.Revision          // revision of the table identities up to which changes are read
-	leaving  map[uint32]time.Time      // deleted identities, and the time of their deletion
-	forgetAt time.Time                 // when the next of them may be removed; zero if unknown
-	subjects map[uint16]*endpoints.Endpoint
-	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
-	env      policy.Environment
-	listed   bool // pods and namespaces come from their source, not from the copy on disk
-	catchUp  catchUp
-	peers    peers
-	services serviceIndex
+	marked       endpointfeed.Marks // endpoints that have changed since a round evaluated them
+	all          bool               // policies have changed, which may affect each endpoint
+	policies     map[policy.Ref]*policy.Policy
+	unshown      map[policy.Ref]bool // policies whose row in the table policies may be outdated
+	groups       policy.CIDRGroups
+	refer        map[string]*policy.Policy // policies that refer to groups
+	unreadGroups wait                      // after the start, for groups and Services that cannot be read
+	copied       wait                      // for the lists of groups and Services, while they are known from the copy on disk only
+	known        map[uint32]bool           // identities that exist or may still be in use
+	arrived      []uint32                  // added identities that are not announced yet; some may be deleted again
+	knownTo      statedb.Revision          // revision of the table identities up to which changes are read
+	leaving      map[uint32]time.Time      // deleted identities, and the time of their deletion
+	forgetAt     time.Time                 // when the next of them may be removed; zero if unknown
+	subjects     map[uint16]*endpoints.Endpoint
+	ofPod        map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
+	env          policy.Environment
+	listed       bool // pods and namespaces come from their source, not from the copy on disk
+	catchUp      catchUp
+	peers        peers
+	services     serviceIndex
 	// ofPeers has the channels of the tables that only rules with named ports of peers need.
 	ofPeers *statedb.WatchSet
 }
@@ -162,7 +162,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	}
 	changed.Merge(in.ofPeers)
 	delete(keys, "") // the key of endpoints without a pod
-	in.tellPeers(txn, changed, keys, now)
+	in.updatePeers(txn, changed, keys, now)
 }
 
 // readEnvironment applies the changes of the objects on which the meaning of policies depends, and queues policies that must be parsed again because of Services. It
@@ -187,12 +187,12 @@ func (in *inputs) releaseSnapshot() {
 }
 
 // passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers, and changes of Services for which
-// no policy must be parsed again now. It reports whether the change was of that kind. [inputs.tellPeers] reads all rows when such a rule is added.
+// no policy must be parsed again now. It reports whether the change was of that kind. [inputs.updatePeers] reads all rows when such a rule is added.
 func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bool {
 	if in.services.isOf(closed) {
 		return in.passOverServices(changed)
 	}
-	if in.peers.told || !in.ofPeers.Has(closed) {
+	if in.peers.loaded || !in.ofPeers.Has(closed) {
 		return false
 	}
 	txn := in.DB.ReadTxn()
@@ -255,7 +255,7 @@ func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uin
 	for id, since := range in.leaving {
 		left := identityGrace - now.Sub(since)
 		if left <= 0 && elsewhere == nil {
-			elsewhere = in.elsewhere()
+			elsewhere = in.ipcacheIdentities()
 		}
 		if left > 0 || used(id) || elsewhere[id] {
 			left = max(left, identityGrace/10)
@@ -273,8 +273,8 @@ func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uin
 	return forgotten, again
 }
 
-// elsewhere returns the identities that ipcache names.
-func (in *inputs) elsewhere() map[uint32]bool {
+// ipcacheIdentities returns the identities that ipcache names.
+func (in *inputs) ipcacheIdentities() map[uint32]bool {
 	all := map[uint32]bool{}
 	for e := range in.IPCache.All(in.DB.ReadTxn()) {
 		all[e.Identity] = true

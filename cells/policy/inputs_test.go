@@ -16,7 +16,7 @@ import (
 )
 
 // CiliumIdentities of pods on other nodes are deleted. The policies keep such an identity as long as ipcache names it.
-func TestInputs_IdentityThatIsGoneAndStillNamed(t *testing.T) {
+func TestInputs_DeletedIdentityInIpcache_IsKept(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	table, err := ipcache.NewTable(db)
@@ -31,25 +31,25 @@ func TestInputs_IdentityThatIsGoneAndStillNamed(t *testing.T) {
 	gone := time.Now()
 	in := &inputs{params: params{DB: db, IPCache: table}, resolver: policymap.New(policy.Options{}),
 		known: map[uint32]bool{301: true, 302: true}, leaving: map[uint32]time.Time{301: gone, 302: gone}}
-	nobody := func(uint32) bool { return false }
+	unused := func(uint32) bool { return false }
 
-	if forgotten, again := in.forget(nobody, gone.Add(identityGrace-time.Second)); len(in.known) != 2 || len(forgotten) != 0 || again != time.Second {
+	if forgotten, again := in.forget(unused, gone.Add(identityGrace-time.Second)); len(in.known) != 2 || len(forgotten) != 0 || again != time.Second {
 		t.Errorf("before the grace is over: known %v, again in %s", in.known, again)
 	}
-	if forgotten, again := in.forget(nobody, gone.Add(identityGrace)); len(in.known) != 1 || !slices.Equal(forgotten, []uint32{302}) || !in.known[301] || again <= 0 {
+	if forgotten, again := in.forget(unused, gone.Add(identityGrace)); len(in.known) != 1 || !slices.Equal(forgotten, []uint32{302}) || !in.known[301] || again <= 0 {
 		t.Errorf("while ipcache names 301: known %v, again in %s", in.known, again)
 	}
 	txn = db.WriteTxn(table)
 	_, _, _ = table.Delete(txn, row)
 	txn.Commit()
-	if forgotten, again := in.forget(nobody, gone.Add(2*identityGrace)); len(in.known) != 0 || !slices.Equal(forgotten, []uint32{301}) || again != 0 {
+	if forgotten, again := in.forget(unused, gone.Add(2*identityGrace)); len(in.known) != 0 || !slices.Equal(forgotten, []uint32{301}) || again != 0 {
 		t.Errorf("when nobody names them: known %v, again in %s", in.known, again)
 	}
 }
 
 // After the permission to list groups is removed, endpoints must not keep the policies of the previous run forever: the copy of groups on disk counts as
 // their list after a timeout.
-func TestSynced_CopyOfGroupsAlone(t *testing.T) {
+func TestSynced_OnlyCopyOfGroups(t *testing.T) {
 	t.Parallel()
 	w, now := newBench(t, 1, 1), time.Now()
 	rows := w.params.Sources.(statedb.RWTable[sources.Source])
@@ -64,14 +64,14 @@ func TestSynced_CopyOfGroupsAlone(t *testing.T) {
 	}
 	put(t, w.DB, w.CiliumPolicies.(statedb.RWTable[*cilium.Policy]), &cilium.Policy{Namespace: "a", Name: "p",
 		Spec: []byte(`{"endpointSelector": {}, "ingress": [{"fromCIDRSet": [{"cidrGroupRef": "g"}]}]}`)})
-	if synced(0) || synced(patience-1) || !w.in.copied.lasts() {
+	if synced(0) || synced(inputTimeout-1) || !w.in.copied.lasts() {
 		t.Error("it does not wait for their list")
 	}
-	if !synced(patience) || w.in.copied.lasts() {
+	if !synced(inputTimeout) || w.in.copied.lasts() {
 		t.Error("it waits for ever")
 	}
 	put(t, w.DB, rows, sources.Source{Table: w.CiliumPolicies.Name(), State: sources.Snapshot})
-	if synced(2 * patience) {
+	if synced(2 * inputTimeout) {
 		t.Error("a copy of policies is taken for their list")
 	}
 }

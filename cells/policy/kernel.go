@@ -24,8 +24,8 @@ type entryMaps interface {
 	Some(c *cursor, n int) (found map[entryKey]policymap.Entry, end bool, err error)
 	// Get reads one entry. Ranges of one policy and peer do not overlap, so a lookup of a range finds this range or none.
 	Get(id uint32, key policymap.Key) (e policymap.Entry, found bool, err error)
-	// Room returns the capacity of the maps.
-	Room() (room, error)
+	// Capacity returns the capacity of the maps.
+	Capacity() (capacity, error)
 	// Slots returns the policies that the datapath has for endpoints now, by local id.
 	Slots() (map[uint16]slot, error)
 }
@@ -35,7 +35,7 @@ type cidrMap interface {
 	Put(prefix netip.Prefix, number uint32) error
 	Delete(prefix netip.Prefix) error // a missing entry is not an error
 	Dump() (map[netip.Prefix]uint32, error)
-	Room() (int, error)
+	Capacity() (int, error)
 	// Raise makes the datapath evaluate all flows again whose peers may have another CIDR now.
 	Raise() error
 }
@@ -76,15 +76,21 @@ func (s *slot) decision(at int, isolated bool) endpointpolicies.Decision {
 		Audited: endpointpolicies.Policy{ID: s.ids[at+1], Shape: s.shapes[at+1]}, Isolated: isolated}
 }
 
-// room is a number of entries of each map.
-type room struct{ entries, ranges int }
+// capacity is a number of entries of each map.
+type capacity struct{ entries, ranges int }
 
-func (r room) plus(o room) room    { return room{r.entries + o.entries, r.ranges + o.ranges} }
-func (r room) minus(o room) room   { return room{r.entries - o.entries, r.ranges - o.ranges} }
-func (r room) fits(into room) bool { return r.entries <= into.entries && r.ranges <= into.ranges }
+func (r capacity) plus(o capacity) capacity {
+	return capacity{r.entries + o.entries, r.ranges + o.ranges}
+}
+func (r capacity) minus(o capacity) capacity {
+	return capacity{r.entries - o.entries, r.ranges - o.ranges}
+}
+func (r capacity) fits(into capacity) bool {
+	return r.entries <= into.entries && r.ranges <= into.ranges
+}
 
-// roomOf counts entries.
-func roomOf(list []policymap.Entry) (r room) {
+// capacityOf counts entries.
+func capacityOf(list []policymap.Entry) (r capacity) {
 	for i := range list {
 		if list[i].IsRange() {
 			r.ranges++
@@ -216,16 +222,16 @@ func some[K, V any](all bpfmaps.Maps, name string, c *ebpf.MapBatchCursor, end *
 	return nil
 }
 
-func (r realEntries) Room() (room, error) {
+func (r realEntries) Capacity() (capacity, error) {
 	entries, err := r.maps.Get(bpf.MapPolicy)
 	if err != nil {
-		return room{}, err
+		return capacity{}, err
 	}
 	ranges, err := r.maps.Get(bpf.MapPolicyRanges)
 	if err != nil {
-		return room{}, err
+		return capacity{}, err
 	}
-	return room{int(entries.MaxEntries()), int(ranges.MaxEntries())}, nil
+	return capacity{int(entries.MaxEntries()), int(ranges.MaxEntries())}, nil
 }
 
 func (r realEntries) Slots() (map[uint16]slot, error) {
@@ -284,7 +290,7 @@ func (r realCIDRs) Dump() (map[netip.Prefix]uint32, error) {
 	return out, nil
 }
 
-func (r realCIDRs) Room() (int, error) {
+func (r realCIDRs) Capacity() (int, error) {
 	m, err := r.maps.Get(bpf.MapCIDRs)
 	if err != nil {
 		return 0, err

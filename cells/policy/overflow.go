@@ -61,7 +61,7 @@ func (c *controller) findOverflow() {
 		if o.full > 0 {
 			remedy = "the map cidrs of this node is full; name fewer or wider ones, or raise --bpf-cidr-map-max"
 		}
-		texts[ref] = fmt.Sprintf("%d of its address ranges are not in force: rules about them allow nothing and deny everybody; %s", n, remedy)
+		texts[ref] = fmt.Sprintf("%d of its address ranges are not in force: rules about them allow nothing and deny all peers; %s", n, remedy)
 	}
 	for _, h := range c.store.byID {
 		if !errors.Is(h.err, errFull) || h.target == nil {

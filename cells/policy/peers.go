@@ -29,15 +29,15 @@ import (
 // the kernel has its entry: see [inputs.claimed]. A pod that had another identity, or that is deleted, is denied under the former identity for another
 // [identityGrace], because the maps are written after the tables.
 type peers struct {
-	told bool // whether the resolver has all pods, because a rule names ports of peers
+	loaded bool // whether the resolver has all pods, because a rule names ports of peers
 	// unsettled has the keys of pods that may change without a change of their rows. The value has the former identities under which a pod is still denied,
 	// and the time since which it no longer has them.
 	unsettled map[string]map[uint32]time.Time
 	// misplaced has the pods on other nodes with addresses that no pod of their node may have, according to the known nodes.
 	misplaced map[string]bool
-	nodes     *clusternodes.Follower // nil unless told: it takes memory for each node
+	nodes     *clusternodes.Follower // nil unless enabled: it takes memory for each node
 	slots     map[uint16]slot        // slots of the endpoints when this run began
-	claims    *podclaims.Claims      // addresses of pods on other nodes; nil unless told
+	claims    *podclaims.Claims      // addresses of pods on other nodes; nil unless enabled
 }
 
 func newPeers() peers {
@@ -47,8 +47,8 @@ func newPeers() peers {
 // claim records the addresses of a pod on another node, and returns them.
 func (p *peers) claim(o *cilium.Endpoint, gone bool) []netip.Addr {
 	switch {
-	case !p.told:
-		return nil // [inputs.tellPeers] reads all pods when a rule names ports of peers
+	case !p.loaded:
+		return nil // [inputs.updatePeers] reads all pods when a rule names ports of peers
 	case gone:
 		p.claims.Delete(o)
 	default:
@@ -57,15 +57,15 @@ func (p *peers) claim(o *cilium.Endpoint, gone bool) []netip.Addr {
 	return o.Addrs()
 }
 
-// isElsewhere reports whether a key is the key of a pod on another node, "namespace/name". The key of an endpoint of this node is its attachment, which
+// isRemotePod reports whether a key is the key of a pod on another node, "namespace/name". The key of an endpoint of this node is its attachment, which
 // contains no slash.
-func isElsewhere(key string) bool { return strings.Contains(key, "/") }
+func isRemotePod(key string) bool { return strings.Contains(key, "/") }
 
-// tellPeers updates the pods with the given keys in the resolver, and the unsettled pods. It removes all pods when no rule names ports of peers.
-func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys map[string]bool, now time.Time) {
+// updatePeers updates the pods with the given keys in the resolver, and the unsettled pods. It removes all pods when no rule names ports of peers.
+func (in *inputs) updatePeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys map[string]bool, now time.Time) {
 	p := &in.peers
 	if !in.resolver.NamesPortsOfPeers() {
-		if p.told {
+		if p.loaded {
 			in.resolver.ForgetPods()
 			p.nodes.Close()
 			slots := p.slots
@@ -75,8 +75,8 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 		return
 	}
 	in.followNodes(txn, changed, keys)
-	if !p.told {
-		p.told = true
+	if !p.loaded {
+		p.loaded = true
 		for _, ep := range in.subjects {
 			keys[ep.AttachmentID()] = true
 		}
@@ -90,7 +90,7 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 		keys[key] = true
 	}
 	for key := range keys {
-		in.tell(txn, key, now)
+		in.updatePeer(txn, key, now)
 		in.alive()
 	}
 }
@@ -117,12 +117,12 @@ func (in *inputs) followNodes(txn statedb.ReadTxn, changed *statedb.WatchSet, ke
 	}
 }
 
-// tell updates one pod in the resolver: with its identities, and with the former identities under which it is still denied.
-func (in *inputs) tell(txn statedb.ReadTxn, key string, now time.Time) {
+// updatePeer updates one pod in the resolver: with its identities, and with the former identities under which it is still denied.
+func (in *inputs) updatePeer(txn statedb.ReadTxn, key string, now time.Time) {
 	before := in.resolver.PodAs(key)
 	var as []policymap.Pod
-	if isElsewhere(key) {
-		as = in.elsewherePeer(txn, key, before)
+	if isRemotePod(key) {
+		as = in.remotePeer(txn, key, before)
 	} else {
 		as = in.localPeer(txn, key)
 	}
@@ -140,7 +140,7 @@ func (in *inputs) tell(txn statedb.ReadTxn, key string, now time.Time) {
 		if done || still || now.Sub(since) >= identityGrace {
 			continue
 		}
-		if addresses := in.nobodysElse(txn, key, was.Addresses); len(addresses) > 0 {
+		if addresses := in.unownedAddresses(txn, key, was.Addresses); len(addresses) > 0 {
 			as = append(as, policymap.Pod{Identity: was.Identity, Addresses: addresses, Ports: was.Ports, DenyOnly: true})
 			if leaving == nil {
 				leaving = map[uint32]time.Time{}
@@ -148,7 +148,7 @@ func (in *inputs) tell(txn statedb.ReadTxn, key string, now time.Time) {
 			leaving[was.Identity] = since
 		}
 	}
-	if delete(in.peers.unsettled, key); len(leaving) > 0 || len(as) > 1 && !isElsewhere(key) {
+	if delete(in.peers.unsettled, key); len(leaving) > 0 || len(as) > 1 && !isRemotePod(key) {
 		in.peers.unsettled[key] = leaving
 	}
 	in.resolver.UpsertPod(key, as...)
@@ -157,7 +157,7 @@ func (in *inputs) tell(txn statedb.ReadTxn, key string, now time.Time) {
 // settleAgain returns the delay until unsettled pods must be checked again; 0 if there are none.
 func (in *inputs) settleAgain(now time.Time) (again time.Duration) {
 	for _, leaving := range in.peers.unsettled {
-		next := lookAgain // the facts of the datapath may change as well
+		next := recheckInterval // the facts of the datapath may change as well
 		for _, since := range leaving {
 			next = min(next, max(identityGrace-now.Sub(since), time.Millisecond))
 		}
@@ -211,9 +211,9 @@ func (in *inputs) at(txn statedb.ReadTxn, addr netip.Addr) (*ipcache.Entry, bool
 	return e, found
 }
 
-// elsewherePeer returns a pod of another node under the identity on which its object and ipcache agree, under the identity that ipcache still has for it, and
+// remotePeer returns a pod of another node under the identity on which its object and ipcache agree, under the identity that ipcache still has for it, and
 // under the identity that it may get.
-func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*policymap.Pod) (as []policymap.Pod) {
+func (in *inputs) remotePeer(txn statedb.ReadTxn, name string, before []*policymap.Pod) (as []policymap.Pod) {
 	delete(in.peers.misplaced, name)
 	o, _, found := in.Remote.Get(txn, cilium.EndpointByName(name))
 	if !found || len(in.ofPod[name]) > 0 { // localPeer describes pods of this node
@@ -264,7 +264,7 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 	if host == in.Agent.NodeName {
 		return false // a pod of this node whose endpoint is deleted
 	}
-	if len(all.NodesOf(addr)) > 0 || !all.MayHold(host, addr) {
+	if len(all.NodesOf(addr)) > 0 || !all.MayHost(host, addr) {
 		in.peers.misplaced[o.Key()] = true
 		return false
 	}
@@ -279,13 +279,13 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 	return true
 }
 
-// nobodysElse returns the former addresses of a pod that no other endpoint or pod has now.
-func (in *inputs) nobodysElse(txn statedb.ReadTxn, key string, addresses []netip.Addr) (list []netip.Addr) {
+// unownedAddresses returns the former addresses of a pod that no other endpoint or pod has now.
+func (in *inputs) unownedAddresses(txn statedb.ReadTxn, key string, addresses []netip.Addr) (list []netip.Addr) {
 	for _, addr := range addresses {
 		taken := false
 		if ep, _, found := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); found {
 			taken = ep.AttachmentID() != key
-		} else if isElsewhere(key) {
+		} else if isRemotePod(key) {
 			for other := range in.peers.claims.At(addr) {
 				taken = taken || other.Key() != key
 			}
@@ -299,8 +299,8 @@ func (in *inputs) nobodysElse(txn statedb.ReadTxn, key string, addresses []netip
 
 // claimants adds the keys of the pods on other nodes that claim an address.
 func (in *inputs) claimants(addr netip.Addr, keys map[string]bool) {
-	if !in.peers.told {
-		return // [inputs.tellPeers] reads all pods when a rule names ports of peers
+	if !in.peers.loaded {
+		return // [inputs.updatePeers] reads all pods when a rule names ports of peers
 	}
 	for o := range in.peers.claims.At(addr) {
 		keys[o.Key()] = true

@@ -24,9 +24,9 @@ var (
 	programWorlds = flag.Uint64("policy.worlds", 1000, "in how many random worlds it asks 200 questions each")
 )
 
-// TestPrivilegedPrograms_JudgeAsTheReference: in random clusters with random policies, the reference evaluator, the compiled entries, and the programs of the
+// TestPrivilegedPrograms_VerdictsMatchReference: in random clusters with random policies, the reference evaluator, the compiled entries, and the programs of the
 // datapath with these entries in real maps have the same verdict on every first packet.
-func TestPrivilegedPrograms_JudgeAsTheReference(t *testing.T) {
+func TestPrivilegedPrograms_VerdictsMatchReference(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	const questions = 200
 	test := newProgramTest(t)
@@ -35,7 +35,7 @@ func TestPrivilegedPrograms_JudgeAsTheReference(t *testing.T) {
 		w := test.enter(policytest.New(n, policytest.Small), features{nested: n%2 == 0, classes: n%4 < 2})
 		for i := range uint64(questions) {
 			q := w.Question(i)
-			if !sendable(&q) || w.goesOn(&q) {
+			if !sendable(&q) || w.isEstablished(&q) {
 				continue
 			}
 			wrong, yes, both := test.disagrees(w, &q)
@@ -185,8 +185,8 @@ type inPrograms struct {
 // features select how policies are compiled: with nested address ranges, and with classes.
 type features struct{ nested, classes bool }
 
-// goesOn reports whether a packet belongs to a connection of a previous question. All packets without ports between two addresses are one connection.
-func (w *inPrograms) goesOn(q *policy.Question) bool {
+// isEstablished reports whether a packet belongs to a connection of a previous question. All packets without ports between two addresses are one connection.
+func (w *inPrograms) isEstablished(q *policy.Question) bool {
 	if q.Protocol == policy.ProtocolTCP || q.Protocol == policy.ProtocolUDP || q.Protocol == policy.ProtocolSCTP {
 		return false
 	}

@@ -85,14 +85,14 @@ func (c *controller) announceArrived() {
 // open reports whether a policy in use may lack a deny about a new identity: a deny that could not be written, or a deny of an endpoint that keeps an
 // outdated policy.
 func (c *controller) open(w *wanted) bool {
-	if c.earlier.denies {
+	if c.previous.denies {
 		for _, unchanged := range c.views.restored {
 			if unchanged {
 				return true
 			}
 		}
 	}
-	if len(w.kept) > 0 && (c.earlier.denies || slices.ContainsFunc(w.kept, deniesIdentities)) {
+	if len(w.kept) > 0 && (c.previous.denies || slices.ContainsFunc(w.kept, deniesIdentities)) {
 		c.note(errors.New("a policy of the previous run is outdated and may lack denies about new identities: no new identity is announced"))
 		return true
 	}
@@ -129,10 +129,10 @@ func ofIdentities(kind policymap.Kind) bool {
 // row returns the desired row of an endpoint, without its identity, and reports whether its policies change. If the maps do not have the desired policies,
 // the endpoint keeps its current ones, and a new endpoint has none.
 func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolicy, changed bool) {
-	ep, former := c.in.subjects[id], v.published()
+	ep, previous := c.in.subjects[id], v.published()
 	next := &endpointpolicies.EndpointPolicy{EndpointID: id, Attachment: ep.AttachmentID(), Revision: c.revision}
-	if former != nil {
-		copied := *former
+	if previous != nil {
+		copied := *previous
 		next = &copied
 		next.Error = ""
 	}
@@ -141,21 +141,21 @@ func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolic
 	out, err2 := c.decision(d[2], d[3], v.isolated[1])
 	if err := errors.Join(err1, err2); err != nil {
 		next.Error = err.Error()
-		if before, had := c.earlier.slot(ep); had && former == nil && c.earlier.settled {
+		if before, had := c.previous.slot(ep); had && previous == nil && c.previous.settled {
 			next.Ingress, next.Egress = before.decision(0, v.isolated[0]), before.decision(2, v.isolated[1])
 		}
 		return next, false
 	}
 	doubt := c.in.doubt(ep)
 	if doubt == "" {
-		doubt = c.earlier.widens(ep, d, len(c.in.policies))
+		doubt = c.previous.widens(ep, d, len(c.in.policies))
 	}
 	if doubt != "" {
 		next.Error = "waiting for " + doubt
 		return next, false
 	}
 	next.Ingress, next.Egress = in, out
-	changed = former != nil && (former.Ingress != in || former.Egress != out)
+	changed = previous != nil && (previous.Ingress != in || previous.Egress != out)
 	return next, changed
 }
 
@@ -185,13 +185,13 @@ func (c *controller) idOf(compiled *policymap.Compiled) (endpointpolicies.Policy
 	case h == nil:
 		return endpointpolicies.Policy{}, errors.New("its policy has no number")
 	case !h.complete(compiled):
-		return endpointpolicies.Policy{}, c.refusal(h)
+		return endpointpolicies.Policy{}, c.incomplete(h)
 	}
 	return endpointpolicies.Policy{ID: h.id, Shape: compiled.Shape()}, nil
 }
 
-// refusal returns an error with the reason why the maps do not have a policy, and with the remedy.
-func (c *controller) refusal(h *held) error {
+// incomplete returns an error with the reason why the maps do not have a policy, and with the remedy.
+func (c *controller) incomplete(h *mapPolicy) error {
 	if errors.Is(h.err, errFull) {
 		return fmt.Errorf("policy %d: %w. The costliest are %s. Have fewer or wider rules, or raise --bpf-policy-map-max", h.id, h.err,
 			c.store.costliest())
@@ -199,12 +199,12 @@ func (c *controller) refusal(h *held) error {
 	return fmt.Errorf("policy %d: %w", h.id, h.err)
 }
 
-// knownAs returns the identity by which the datapath knows an endpoint; 0 for none.
-func (c *controller) knownAs(former *endpointpolicies.EndpointPolicy, id uint16) uint32 {
-	if former != nil {
-		return former.Identity
+// datapathIdentity returns the identity by which the datapath knows an endpoint; 0 for none.
+func (c *controller) datapathIdentity(previous *endpointpolicies.EndpointPolicy, id uint16) uint32 {
+	if previous != nil {
+		return previous.Identity
 	}
-	before, had := c.earlier.slot(c.in.subjects[id])
+	before, had := c.previous.slot(c.in.subjects[id])
 	if !had {
 		return 0
 	}
@@ -219,14 +219,14 @@ func (c *controller) raiseRevisions(w *wanted, rows map[uint16]*endpointpolicies
 	}
 	raise := false
 	for _, id := range w.ids {
-		former := c.views.by[id].published()
-		if former == nil {
+		previous := c.views.by[id].published()
+		if previous == nil {
 			continue
 		}
 		shapes := [4]uint32{0: rows[id].Ingress.Enforced.Shape, 2: rows[id].Egress.Enforced.Shape}
 		for i, now := range idsOf(rows[id]) {
 			wrong := c.reevaluating && shapes[i]&policymap.ShapeClasses != 0
-			if i%2 == 0 && (now != idsOf(former)[i] || narrowed[now] || wrong) {
+			if i%2 == 0 && (now != idsOf(previous)[i] || narrowed[now] || wrong) {
 				raise = true
 				rows[id].Revision = c.revision + 1
 			}
@@ -245,7 +245,7 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 	all := true
 	for _, id := range w.ids {
 		row, v := rows[id], c.views.by[id]
-		former := v.published()
+		previous := v.published()
 		if row == nil {
 			if v.row != nil {
 				_, _, _ = c.Published.Delete(write, v.row)
@@ -253,16 +253,16 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 			}
 			continue
 		}
-		if former == nil && row.Error != "" && c.earlier.has(c.in.subjects[id]) {
+		if previous == nil && row.Error != "" && c.previous.has(c.in.subjects[id]) {
 			all = false
 			c.note(fmt.Errorf("endpoint %d keeps the policies of the previous run: %s", id, row.Error))
 			continue
 		}
 		number, found := identities.Of(txn, c.Of, id, row.Attachment)
 		switch {
-		case found && (c.announced[number.Identity] || number.Identity == c.knownAs(former, id)):
+		case found && (c.announced[number.Identity] || number.Identity == c.datapathIdentity(previous, id)):
 			row.Identity = number.Identity
-		case former == nil:
+		case previous == nil:
 			all, w.late = false, true
 			c.in.marked[id] = true
 			continue // the endpoint has no announced identity yet
@@ -270,8 +270,8 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 		if row.Error != "" || found && row.Identity != number.Identity {
 			c.in.marked[id] = true
 		}
-		if former == nil || !former.Equal(row) {
-			w.wrote, c.in.marked[id] = true, true
+		if previous == nil || !previous.Equal(row) {
+			w.written, c.in.marked[id] = true, true
 			c.untaken = append(c.untaken, id)
 			_, _, _ = c.Published.Insert(write, row)
 		}

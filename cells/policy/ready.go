@@ -22,13 +22,13 @@ func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 		return "the first identities"
 	}
 	for _, name := range in.referred() {
-		if why := in.unusable(txn, name); why != "" && !in.lacking.over(now) {
+		if why := in.unusable(txn, name); why != "" && !in.unreadGroups.over(now) {
 			return why
 		}
 	}
 	why := in.behind(txn, changed, now)
 	if why == "" {
-		in.lacking.end() // a policy that refers to groups or Services later does not delay other policies
+		in.unreadGroups.end() // a policy that refers to groups or Services later does not delay other policies
 	}
 	return why
 }
@@ -46,7 +46,7 @@ func (in *inputs) unusable(txn statedb.ReadTxn, table string) string {
 }
 
 // synced reports whether all required tables have the list of their source, not the copy on disk. A copy of only the groups of CIDRs or the Services counts
-// as their list after [patience].
+// as their list after [inputTimeout].
 func (in *inputs) synced(txn statedb.ReadTxn, now time.Time) bool {
 	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
 		return false
@@ -89,7 +89,7 @@ func (in *inputs) needed() []string {
 	return tables
 }
 
-// wait is a timeout of [patience] for an input that may never arrive. It runs once.
+// wait is a timeout of [inputTimeout] for an input that may never arrive. It runs once.
 type wait struct {
 	since time.Time // first call of over; zero before
 	done  bool
@@ -100,7 +100,7 @@ func (w *wait) over(now time.Time) bool {
 	if w.since.IsZero() {
 		w.since = now
 	}
-	w.done = w.done || now.Sub(w.since) >= patience
+	w.done = w.done || now.Sub(w.since) >= inputTimeout
 	return w.done
 }
 

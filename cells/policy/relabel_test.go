@@ -15,30 +15,30 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// TestRelabel_AccessThatIsRevokedIsCut: pods lose the label by which a policy allows them. The project promises 3 s from the change of the pod to the end of
+// TestRelabel_RevokedAccess_IsCut: pods lose the label by which a policy allows them. The project promises 3 s from the change of the pod to the end of
 // its access. This test covers the part from the labels of the endpoint to the slot in the kernel, which takes the grace period of the cell identity, 1 s,
 // and no other delay. The parts before take up to 20 ms from the event to its table (k8s-tables) and 50 ms to the endpoint's row (endpoint-manager). After
 // the slot the maps are written without a delay (endpoint-maps). Each of these parts has a test of its own.
-func TestRelabel_AccessThatIsRevokedIsCut(t *testing.T) {
+func TestRelabel_RevokedAccess_IsCut(t *testing.T) {
 	t.Parallel()
 	const grace, slack = time.Second, 20 * time.Millisecond
 	for name, c := range map[string]struct {
-		pods   int
-		server func(*testing.T, *kubetest.Server) // nil without Kubernetes
-		away   bool                               // the agent already knows that no server answers
-		within time.Duration
+		pods        int
+		server      func(*testing.T, *kubetest.Server) // nil without Kubernetes
+		unavailable bool                               // the agent already knows that no server answers
+		within      time.Duration
 	}{
-		"without Kubernetes":               {1, nil, false, slack},
-		"the server answers":               {1, func(*testing.T, *kubetest.Server) {}, false, slack},
-		"more pods than objects a second":  {100, func(*testing.T, *kubetest.Server) {}, false, grace + slack},
-		"the server is slow":               {1, slow(3 * time.Second), false, grace + slack},
-		"the server hangs":                 {1, slow(time.Hour), false, grace + slack},
-		"the server refuses":               {1, func(_ *testing.T, s *kubetest.Server) { s.Deny("create", kubeapi.CiliumIdentities) }, false, slack},
-		"the server is known to be away":   {1, slow(time.Hour), true, slack},
-		"all of 100 pods, and it is slow":  {100, slow(3 * time.Second), false, grace + slack},
-		"all of 100 pods, and it is away":  {100, slow(time.Hour), true, slack},
-		"all of 100, and no Kubernetes":    {100, nil, false, slack},
-		"all of 100, and the server hangs": {100, slow(time.Hour), false, grace + slack},
+		"without Kubernetes":                    {1, nil, false, slack},
+		"the server responds":                   {1, func(*testing.T, *kubetest.Server) {}, false, slack},
+		"more pods than objects a second":       {100, func(*testing.T, *kubetest.Server) {}, false, grace + slack},
+		"the server is slow":                    {1, slow(3 * time.Second), false, grace + slack},
+		"the server hangs":                      {1, slow(time.Hour), false, grace + slack},
+		"the server rejects":                    {1, func(_ *testing.T, s *kubetest.Server) { s.Deny("create", kubeapi.CiliumIdentities) }, false, slack},
+		"the server is known to be unreachable": {1, slow(time.Hour), true, slack},
+		"all of 100 pods, slow server":          {100, slow(3 * time.Second), false, grace + slack},
+		"all of 100 pods, unreachable server":   {100, slow(time.Hour), true, slack},
+		"all of 100, and no Kubernetes":         {100, nil, false, slack},
+		"all of 100, and the server hangs":      {100, slow(time.Hour), false, grace + slack},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -89,7 +89,7 @@ func TestRelabel_AccessThatIsRevokedIsCut(t *testing.T) {
 				if c.server != nil {
 					c.server(t, server)
 				}
-				if c.away {
+				if c.unavailable {
 					insert(a.DB, a.Servers, apiservers.Server{Server: "https://192.0.2.1", Active: true, Reachable: apiservers.No})
 				}
 				for id := first; id < first+c.pods; id++ { // each pod gets labels of its own

@@ -46,7 +46,7 @@ type watchedKernel struct {
 
 func newWatchedKernel() *watchedKernel {
 	f := newFake()
-	f.room = room{100_000, 1000}
+	f.capacity = capacity{100_000, 1000}
 	return &watchedKernel{fakeMaps: f}
 }
 

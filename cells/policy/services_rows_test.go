@@ -198,7 +198,7 @@ func TestServices_ManyAddresses_DenyOutside(t *testing.T) {
 func TestQuota_CountsAddressesOfServices(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
-	w.cidrs.room = 1 << 16
+	w.cidrs.capacity = 1 << 16
 	w.Config.NamespaceCIDRs = 20
 	tenant := policy.Ref{Kind: policy.Cilium, Namespace: "ns-5", Name: "refers"}
 	put(t, w.DB, w.serviceRows(), service("ns-6", "large", ""))

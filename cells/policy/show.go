@@ -80,7 +80,7 @@ func (c *controller) showCompiled(txn statedb.WriteTxn) {
 	}
 }
 
-func statusOf(h *held) reconciler.Status {
+func statusOf(h *mapPolicy) reconciler.Status {
 	switch {
 	case h.err != nil:
 		return reconciler.StatusError(h.err)

@@ -13,18 +13,18 @@ import (
 
 // store assigns the policy ids and writes their entries to the maps. It is not safe for concurrent use; the verify job reads it with [controller].mu held.
 type store struct {
-	maps  entryMaps
-	alive func() // reports progress, see [controller]
-	room  room   // capacity of the maps
-	byID  map[uint32]*held
-	by    map[*policymap.Compiled]*held // by target
+	maps     entryMaps
+	alive    func()   // reports progress, see [controller]
+	capacity capacity // capacity of the maps
+	byID     map[uint32]*mapPolicy
+	by       map[*policymap.Compiled]*mapPolicy // by target
 	// current has the desired policies of the endpoints. All other policies are outdated.
 	current map[*policymap.Compiled]bool
 	last    uint32                       // last assigned id
 	stale   map[entryKey]policymap.Entry // entries of the previous run
 	frozen  bool                         // no id may be changed in place, because policies come from the copy on disk only
 	moved   bool                         // this round has assigned an id or has entries to write
-	old     room                         // number of entries in stale
+	old     capacity                     // number of entries in stale
 	slots   map[uint16]slot              // slots of the endpoints of the previous run
 	nested  map[uint32]bool              // policy ids of the previous run with nested address ranges
 	peers   peerState
@@ -39,13 +39,13 @@ type peerState interface {
 }
 
 func newStore(maps entryMaps) *store {
-	return &store{maps: maps, byID: map[uint32]*held{}, by: map[*policymap.Compiled]*held{},
+	return &store{maps: maps, byID: map[uint32]*mapPolicy{}, by: map[*policymap.Compiled]*mapPolicy{},
 		current: map[*policymap.Compiled]bool{}, last: 1}
 }
 
 // restore reads the entries and slots of the previous run. Its ids are not assigned again while an endpoint may have one.
 func (s *store) restore() (err error) {
-	if s.room, err = s.maps.Room(); err != nil {
+	if s.capacity, err = s.maps.Capacity(); err != nil {
 		return err
 	}
 	if s.slots, err = s.maps.Slots(); err != nil {
@@ -68,7 +68,7 @@ func (s *store) restore() (err error) {
 		}
 		for k, e := range some {
 			s.stale[k] = e
-			s.old = s.old.plus(roomOf([]policymap.Entry{{Key: k.Key}}))
+			s.old = s.old.plus(capacityOf([]policymap.Entry{{Key: k.Key}}))
 			s.last = max(s.last, k.ID)
 		}
 	}
@@ -89,7 +89,7 @@ func (s *store) next() uint32 {
 }
 
 // used returns the largest number of entries that the maps may have now.
-func (s *store) used() room {
+func (s *store) used() capacity {
 	all := s.old
 	for _, h := range s.byID {
 		all = all.plus(h.size)
@@ -119,12 +119,12 @@ func (s *store) assign(wanted iter.Seq[*policymap.Compiled], successors map[uint
 			continue
 		}
 		s.moved = true
-		h := s.heir(c, successors)
+		h := s.findUpdatable(c, successors)
 		if h == nil {
-			h = s.adopt(c, before, successors)
+			h = s.reuse(c, before, successors)
 		}
 		if h == nil {
-			h = &held{id: s.next(), broken: true}
+			h = &mapPolicy{id: s.next(), broken: true}
 			s.byID[h.id] = h
 		} else if s.by[h.is] == h {
 			delete(s.by, h.is)
@@ -146,19 +146,19 @@ func (s *store) before() map[uint32]map[policymap.Key]policymap.Entry {
 	return all
 }
 
-// adopt reuses an id of the previous run whose entries equal c, if c is the desired policy of all its endpoints. So after a restart unchanged policies need
+// reuse reuses an id of the previous run whose entries equal c, if c is the desired policy of all its endpoints. So after a restart unchanged policies need
 // no second copy in the maps.
-func (s *store) adopt(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32]successors) *held {
+func (s *store) reuse(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32]successors) *mapPolicy {
 	for _, id := range slices.Sorted(maps.Keys(before)) {
 		next := successors[id]
 		if !next.only(c) || !same(before[id], c) {
 			continue
 		}
 		// The entries are written again, because their rule cookies may have changed.
-		h := &held{id: id, users: next.users(), broken: true}
+		h := &mapPolicy{id: id, users: next.users(), broken: true}
 		for k, e := range before[id] {
 			delete(s.stale, entryKey{id, k})
-			s.old = s.old.minus(roomOf([]policymap.Entry{e}))
+			s.old = s.old.minus(capacityOf([]policymap.Entry{e}))
 			h.reserve([]policymap.Entry{e})
 		}
 		delete(before, id)
@@ -181,13 +181,13 @@ func same(before map[policymap.Key]policymap.Entry, c *policymap.Compiled) bool 
 	return n == len(before)
 }
 
-// heir returns an id whose endpoints all change to c and whose policy can be changed to c in place, nil if there is none. It skips an id whose policy is
+// findUpdatable returns an id whose endpoints all change to c and whose policy can be changed to c in place, nil if there is none. It skips an id whose policy is
 // still desired by an endpoint: that endpoint would have no id until the next round.
-func (s *store) heir(c *policymap.Compiled, successors map[uint32]successors) *held {
+func (s *store) findUpdatable(c *policymap.Compiled, successors map[uint32]successors) *mapPolicy {
 	if s.frozen {
 		return nil
 	}
-	var found *held
+	var found *mapPolicy
 	for id, next := range successors {
 		h := s.byID[id]
 		if h == nil || h.is == nil || h.target != h.is || s.current[h.is] || (found != nil && found.id < id) {
@@ -238,7 +238,7 @@ func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
 }
 
 // free removes an id that no row has any longer, allows before denies: the slot of a deleted endpoint may name it for another moment.
-func (s *store) free(h *held) error {
+func (s *store) free(h *mapPolicy) error {
 	list := slices.Collect(maps.Values(h.extra))
 	if h.is != nil {
 		list = slices.AppendSeq(list, h.is.Entries())
@@ -251,8 +251,8 @@ func (s *store) free(h *held) error {
 	return nil
 }
 
-// former returns an id of the previous run that an endpoint still has; 0 if there is none.
-func (s *store) former(used map[uint32]successors) (id uint32) {
+// previousID returns an id of the previous run that an endpoint still has; 0 if there is none.
+func (s *store) previousID(used map[uint32]successors) (id uint32) {
 	for k := range s.stale {
 		if len(used[k.ID]) > 0 {
 			id = max(id, k.ID)
@@ -272,7 +272,7 @@ func (s *store) sweep(used map[uint32]successors) error {
 				return fmt.Errorf("delete an entry of policy %d of the previous run: %w", k.ID, err)
 			}
 			delete(s.stale, k)
-			s.old = s.old.minus(roomOf([]policymap.Entry{e}))
+			s.old = s.old.minus(capacityOf([]policymap.Entry{e}))
 		}
 	}
 	return nil
@@ -283,8 +283,8 @@ const maxCostly = 3
 
 // costliest names the policies with the most entries.
 func (s *store) costliest() string {
-	all := make([]*held, 0, len(s.byID))
-	size := func(h *held) int {
+	all := make([]*mapPolicy, 0, len(s.byID))
+	size := func(h *mapPolicy) int {
 		if h.target == nil {
 			return 0
 		}
@@ -294,7 +294,7 @@ func (s *store) costliest() string {
 	for _, h := range s.byID {
 		all = append(all, h)
 	}
-	slices.SortFunc(all, func(a, b *held) int { return cmp.Or(size(b)-size(a), cmp.Compare(a.id, b.id)) })
+	slices.SortFunc(all, func(a, b *mapPolicy) int { return cmp.Or(size(b)-size(a), cmp.Compare(a.id, b.id)) })
 	var texts []string
 	for _, h := range all[:min(len(all), maxCostly)] {
 		texts = append(texts, fmt.Sprintf("policy %d with %d entries (%s)", h.id, size(h), shorten(h.policies)))

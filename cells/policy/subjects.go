@@ -67,7 +67,7 @@ func (in *inputs) labels(txn statedb.ReadTxn, ep *endpoints.Endpoint) map[string
 		return ep.Labels
 	}
 	namespace, _, _ := in.Namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
-	return endpoint.WithOthers(labels.OfPod(in.env.Cluster, pod, namespace), ep.Labels)
+	return endpoint.MergeOtherSources(labels.OfPod(in.env.Cluster, pod, namespace), ep.Labels)
 }
 
 func portsOf(list []k8s.ContainerPort) []policy.NamedPort {

@@ -33,11 +33,11 @@ type verifier struct {
 
 // differences are the results of one comparison. Rows that have changed since the snapshot before are not marked.
 type differences struct {
-	before    statedb.ReadTxn
-	policies  map[uint32]string       // differing entry of a policy, by policy id
-	ranges    map[netip.Prefix]string // difference of an address range
-	strangers []entryKey              // entries that no policy has
-	foreign   []netip.Prefix          // address ranges that no policy names; they are removed already
+	before   statedb.ReadTxn
+	policies map[uint32]string       // differing entry of a policy, by policy id
+	ranges   map[netip.Prefix]string // difference of an address range
+	unowned  []entryKey              // entries that no policy has
+	foreign  []netip.Prefix          // address ranges that no policy names; they are removed already
 }
 
 // run compares the next slice of entries, and all address ranges, identities and classes.
@@ -59,8 +59,8 @@ func (v *verifier) run(ctx context.Context) error {
 	for _, prefix := range d.foreign {
 		v.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: bpf.MapCIDRs, Found: prefix.String() + " has no owner"})
 	}
-	drift.Strangers(ctx, v.Drift, bpf.MapPolicy, d.strangers, func(k entryKey) bool { return v.stranger(ctx, k) },
-		func() { v.prune(ctx, d.strangers) })
+	drift.PruneUnowned(ctx, v.Drift, bpf.MapPolicy, d.unowned, func(k entryKey) bool { return v.isUnowned(ctx, k) },
+		func() { v.prune(ctx, d.unowned) })
 	return nil
 }
 
@@ -79,21 +79,21 @@ func (v *verifier) look(ctx context.Context) (d differences, err error) {
 		return d, nil // the maps have the entries of the previous run
 	}
 	d = differences{before: v.DB.ReadTxn(), policies: map[uint32]string{}, ranges: map[netip.Prefix]string{}}
-	if err := errors.Join(v.lookAtPolicies(&d), v.lookAtRanges(&d), v.repairIdentities(), v.repairClasses()); err != nil {
+	if err := errors.Join(v.comparePolicies(&d), v.compareRanges(&d), v.repairIdentities(), v.repairClasses()); err != nil {
 		return d, err
 	}
 	v.keys = map[uint32]map[policymap.Key]bool{}
 	found, _, err := v.Entries.Some(&v.entries, slice)
 	for k := range found {
 		if !v.wanted(k) {
-			d.strangers = append(d.strangers, k)
+			d.unowned = append(d.unowned, k)
 		}
 	}
 	return d, err
 }
 
-// lookAtPolicies compares the entries of the next policies.
-func (v *verifier) lookAtPolicies(d *differences) error {
+// comparePolicies compares the entries of the next policies.
+func (v *verifier) comparePolicies(d *differences) error {
 	from, n := v.next, 0
 	v.next = 0
 	for row := range v.Compiled.LowerBound(d.before, policyentries.ByID(from)) {
@@ -120,8 +120,8 @@ func (v *verifier) lookAtPolicies(d *differences) error {
 	return nil
 }
 
-// lookAtRanges compares the address ranges, and removes ranges that another program has added.
-func (v *verifier) lookAtRanges(d *differences) error {
+// compareRanges compares the address ranges, and removes ranges that another program has added.
+func (v *verifier) compareRanges(d *differences) error {
 	have, err := v.CIDRs.Dump()
 	if err != nil {
 		return err
@@ -165,8 +165,8 @@ func (v *verifier) repairIdentities() (err error) {
 	return v.known.announce()
 }
 
-// stranger reports whether the map has an entry that no policy has.
-func (v *verifier) stranger(ctx context.Context, k entryKey) bool {
+// isUnowned reports whether the map has an entry that no policy has.
+func (v *verifier) isUnowned(ctx context.Context, k entryKey) bool {
 	v.lock(ctx)
 	defer v.mu.Unlock()
 	_, found, err := v.Entries.Get(k.ID, k.Key)
@@ -186,7 +186,7 @@ func (v *verifier) wanted(k entryKey) bool {
 }
 
 // keysOf returns the keys that the maps may have of a policy id.
-func (v *verifier) keysOf(h *held) map[policymap.Key]bool {
+func (v *verifier) keysOf(h *mapPolicy) map[policymap.Key]bool {
 	keys := map[policymap.Key]bool{}
 	if h == nil {
 		return keys
@@ -205,11 +205,11 @@ func (v *verifier) keysOf(h *held) map[policymap.Key]bool {
 }
 
 // prune removes entries that no policy has.
-func (v *verifier) prune(ctx context.Context, strangers []entryKey) {
+func (v *verifier) prune(ctx context.Context, unowned []entryKey) {
 	v.lock(ctx)
 	defer v.mu.Unlock()
 	v.keys = map[uint32]map[policymap.Key]bool{}
-	for _, k := range strangers {
+	for _, k := range unowned {
 		if !v.wanted(k) {
 			if err := v.Entries.Delete(k.ID, k.Key); err != nil {
 				v.Log.Warn("An entry of a policy map that has no owner cannot be removed", "policy", k.ID, "entry", describe(k.Key), "error", err)

@@ -171,9 +171,9 @@ func (w *bench) result(txn statedb.ReadTxn) string {
 	return out.String()
 }
 
-// TestRound_OfChangedEndpoints_IsWholeRound compares rounds that evaluate changed endpoints with rounds of a second controller that evaluate everything: the
+// TestRound_ChangedEndpoints_MatchesFullRound compares rounds that evaluate changed endpoints with rounds of a second controller that evaluate everything: the
 // views and their sums after each round, and all tables and maps. Some rounds end with rows that the datapath has not applied.
-func TestRound_OfChangedEndpoints_IsWholeRound(t *testing.T) {
+func TestRound_ChangedEndpoints_MatchesFullRound(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	synctest.Test(t, func(t *testing.T) { compareRounds(t, random) })
@@ -225,8 +225,8 @@ func compareRounds(t *testing.T, random *rand.Rand) {
 	require.Greater(t, idle, 200, "rounds that looked at none")
 }
 
-// TestViews_SumsAreThoseOfTheirParts: the sums depend only on the current views, not on the order of changes or on replaced views.
-func TestViews_SumsAreThoseOfTheirParts(t *testing.T) {
+// TestViews_SumsMatchViews: the sums depend only on the current views, not on the order of changes or on replaced views.
+func TestViews_SumsMatchViews(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	list := []*policymap.Compiled{nil, {}, {}, {}}
@@ -259,15 +259,15 @@ func TestViews_SumsAreThoseOfTheirParts(t *testing.T) {
 	}
 }
 
-// TestAssign_PolicyThatOthersGet_HasANumber: the endpoints of an id change to another policy, to which the id could be changed in place, in the round in
+// TestAssign_PolicyReusedInRound_GetsID: the endpoints of an id change to another policy, to which the id could be changed in place, in the round in
 // which a new endpoint gets their previous policy.
-func TestAssign_PolicyThatOthersGet_HasANumber(t *testing.T) {
+func TestAssign_PolicyReusedInRound_GetsID(t *testing.T) {
 	t.Parallel()
 	for range 50 { // the order of the policies is random
 		before, next := &policymap.Compiled{}, &policymap.Compiled{}
 		s := newStore(nil)
 		s.alive = func() {}
-		s.byID[7] = &held{id: 7, is: before}
+		s.byID[7] = &mapPolicy{id: 7, is: before}
 		s.assign(maps.Keys(map[*policymap.Compiled]int{before: 1, next: 1}), map[uint32]successors{7: {next: 1}})
 		require.NotNil(t, s.by[before])
 		require.NotNil(t, s.by[next])
@@ -275,8 +275,8 @@ func TestAssign_PolicyThatOthersGet_HasANumber(t *testing.T) {
 	}
 }
 
-// TestRound_LooksAtAllOnceAMinute: a round finds a change that no change iterator has reported.
-func TestRound_LooksAtAllOnceAMinute(t *testing.T) {
+// TestRound_FullRoundOnceAMinute: a round finds a change that no change iterator has reported.
+func TestRound_FullRoundOnceAMinute(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 4, 1)
 	for range 2 {
@@ -290,9 +290,9 @@ func TestRound_LooksAtAllOnceAMinute(t *testing.T) {
 	require.Contains(t, w.views.by, uint16(1))
 }
 
-// TestRound_OfNoEndpoint_RemovesWhatIsLeft: a policy id that could not be removed in the round in which its endpoint was deleted, because a program of the
+// TestRound_WithoutEndpoints_RemovesPendingIDs: a policy id that could not be removed in the round in which its endpoint was deleted, because a program of the
 // previous run might have it, is removed when no such program is left, although no endpoint changes then.
-func TestRound_OfNoEndpoint_RemovesWhatIsLeft(t *testing.T) {
+func TestRound_WithoutEndpoints_RemovesPendingIDs(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 4, 1)
 	ids := len(w.store.byID)

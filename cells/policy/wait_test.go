@@ -27,7 +27,7 @@ func TestFutile_FactsOfADD(t *testing.T) {
 	w.in.read(txn, statedb.NewWatchSet(), time.Now())
 	again := w.pass(txn, statedb.NewWatchSet())
 	require.Equal(t, []uint16{5}, w.untaken)
-	require.Equal(t, lookAgain, again, "a pass looks again in any case")
+	require.Equal(t, recheckInterval, again, "a pass looks again in any case")
 
 	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(5))
 	require.True(t, found)
@@ -43,7 +43,7 @@ func TestFutile_FactsOfADD(t *testing.T) {
 }
 
 // A deleted endpoint does not delay the next round.
-func TestFutile_EndpointThatGoesAway(t *testing.T) {
+func TestFutile_DeletedEndpoint(t *testing.T) {
 	w := newBench(t, 4, 1)
 	w.add(t, 4)
 	txn := w.DB.ReadTxn()
@@ -59,8 +59,8 @@ func TestFutile_EndpointThatGoesAway(t *testing.T) {
 	require.False(t, w.futile(again))
 }
 
-// TestPassOver_AddressesElsewhere: changes of addresses on other nodes start no round until a rule names ports of peers.
-func TestPassOver_AddressesElsewhere(t *testing.T) {
+// TestPassOver_AddressesOfOtherNodes: changes of addresses on other nodes start no round until a rule names ports of peers.
+func TestPassOver_AddressesOfOtherNodes(t *testing.T) {
 	w := newBench(t, 4, 1)
 	cache, changed := w.IPCache.(statedb.RWTable[*ipcache.Entry]), statedb.NewWatchSet()
 	w.in.read(w.DB.ReadTxn(), changed, time.Now())
@@ -75,7 +75,7 @@ func TestPassOver_AddressesElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, w.in.passOver(closed[0], changed), "an endpoint of this node")
 
-	w.in.peers.told = true
+	w.in.peers.loaded = true
 	put(t, w.DB, cache, ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256}, ""))
 	closed, err = changed.Wait(t.Context(), 0)
 	require.NoError(t, err)
@@ -93,12 +93,12 @@ func TestPeers_SlotsOutliveTheRule(t *testing.T) {
 		Peers: []k8s.Peer{{Namespaces: &k8s.Selector{}}}, Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: "web"}}}}}
 	put(t, w.DB, rules, named)
 	read()
-	require.True(t, w.in.peers.told)
+	require.True(t, w.in.peers.loaded)
 	txn := w.DB.WriteTxn(rules)
 	_, _, err := rules.Delete(txn, named)
 	require.NoError(t, err)
 	txn.Commit()
 	read()
-	require.False(t, w.in.peers.told)
+	require.False(t, w.in.peers.loaded)
 	require.Equal(t, slots, w.in.peers.slots)
 }

@@ -15,7 +15,7 @@ var errFull = errors.New("the maps are full")
 // write changes all ids to their targets: first changes that free entries, then changes that only deny, then the others, small ones before large ones. An id
 // that does not fit stays unchanged.
 func (s *store) write() {
-	var work []*held
+	var work []*mapPolicy
 	for _, h := range s.byID {
 		h.err, h.open, h.change = nil, false, policymap.Diff{}
 		if h.target != nil && !h.complete(h.target) {
@@ -23,32 +23,32 @@ func (s *store) write() {
 			work, s.moved = append(work, h), true
 		}
 	}
-	slices.SortFunc(work, func(a, b *held) int {
+	slices.SortFunc(work, func(a, b *mapPolicy) int {
 		return cmp.Or(cmp.Compare(len(a.change.AddedAllows), len(b.change.AddedAllows)),
 			cmp.Compare(len(a.change.AddedDenies), len(b.change.AddedDenies)), cmp.Compare(a.id, b.id))
 	})
 	for _, h := range work {
-		s.bring(h)
+		s.apply(h)
 		s.alive()
 	}
 }
 
-// bring changes one id to its target if the maps have the capacity.
-func (s *store) bring(h *held) {
+// apply changes one id to its target if the maps have the capacity.
+func (s *store) apply(h *mapPolicy) {
 	d, mended := h.change, h.is != nil && h.broken
 	if h.is == nil {
 		h.name()
 	}
-	need := h.lacks(d.AddedDenies).plus(h.lacks(d.AddedAllows))
-	free := s.room.minus(s.used())
+	need := h.missingCapacity(d.AddedDenies).plus(h.missingCapacity(d.AddedAllows))
+	free := s.capacity.minus(s.used())
 	if !need.fits(free) && len(d.AddedAllows) == 0 && len(d.Removed) > 0 {
 		if h.err = s.shrink(h, nil); h.err != nil { // removed entries free the capacity for denies
 			return
 		}
-		free = free.plus(roomOf(d.Removed))
+		free = free.plus(capacityOf(d.Removed))
 	}
 	if !need.fits(free) {
-		s.refuse(h, need)
+		s.reject(h, need)
 		return
 	}
 	var remains []policymap.Entry // entries of incomplete changes
@@ -74,12 +74,12 @@ func (s *store) bring(h *held) {
 	}
 	h.is, h.extra, h.broken = h.target, nil, false
 	entries, ranges := h.is.Len()
-	h.size = room{entries, ranges}
+	h.size = capacity{entries, ranges}
 }
 
 // shrink removes the entries that the target does not have and the remains of other changes, allows before denies. Until the id has its target, it counts as
 // broken, because entries of is may be missing.
-func (s *store) shrink(h *held, remains []policymap.Entry) error {
+func (s *store) shrink(h *mapPolicy, remains []policymap.Entry) error {
 	remove := slices.Concat(h.change.Removed, remains)
 	slices.SortStableFunc(remove, func(a, b policymap.Entry) int { return deniesFirst(b, a) })
 	if err := s.remove(h, remove); err != nil {
@@ -91,17 +91,17 @@ func (s *store) shrink(h *held, remains []policymap.Entry) error {
 	return nil
 }
 
-// refuse records that an id does not fit. It still writes the denies if they fit without the allows: they open nothing, and peers that no policy knows yet
+// reject records that an id does not fit. It still writes the denies if they fit without the allows: they open nothing, and peers that no policy knows yet
 // must not be allowed without them.
-func (s *store) refuse(h *held, need room) {
-	free := s.room.minus(s.used())
+func (s *store) reject(h *mapPolicy, need capacity) {
+	free := s.capacity.minus(s.used())
 	h.err = fmt.Errorf("%w: it needs %d more entries and %d more ranges of ports, and %d and %d are free", errFull, need.entries,
 		need.ranges, free.entries, free.ranges)
 	if h.is == nil {
 		return // no endpoint has the id
 	}
 	denies := h.change.AddedDenies
-	if h.lacks(denies).fits(free) {
+	if h.missingCapacity(denies).fits(free) {
 		h.reserve(denies)
 		if err := s.put(h, denies); err == nil {
 			h.narrowed = h.narrowed || len(denies) > 0
@@ -112,7 +112,7 @@ func (s *store) refuse(h *held, need room) {
 }
 
 // put writes entries of an id.
-func (s *store) put(h *held, list []policymap.Entry) error {
+func (s *store) put(h *mapPolicy, list []policymap.Entry) error {
 	for _, e := range list {
 		if err := s.maps.Put(h.id, e); err != nil {
 			h.broken = true
@@ -122,7 +122,7 @@ func (s *store) put(h *held, list []policymap.Entry) error {
 	return nil
 }
 
-func (s *store) remove(h *held, list []policymap.Entry) error {
+func (s *store) remove(h *mapPolicy, list []policymap.Entry) error {
 	for _, e := range list {
 		if err := s.maps.Delete(h.id, e.Key); err != nil {
 			h.broken = true
@@ -132,9 +132,9 @@ func (s *store) remove(h *held, list []policymap.Entry) error {
 	return nil
 }
 
-// bequeath copies the entries about parent to child, in each id that endpoints may still have and that does not know child: until these endpoints get their
+// inheritRange copies the entries about parent to child, in each id that endpoints may still have and that does not know child: until these endpoints get their
 // new policies, both ranges have the same verdicts. Policies with nested ranges need no copies. Parent 0 means that no CIDR contains child.
-func (s *store) bequeath(parent, child uint32) error {
+func (s *store) inheritRange(parent, child uint32) error {
 	if parent == 0 {
 		return nil
 	}
@@ -142,52 +142,52 @@ func (s *store) bequeath(parent, child uint32) error {
 		if h.is == nil || s.current[h.is] || h.is.Nested() {
 			continue
 		}
-		var heirs []policymap.Entry
+		var inherited []policymap.Entry
 		for e := range h.is.Entries() {
-			heirs = inherit(heirs, e, parent, child)
+			inherited = inherit(inherited, e, parent, child)
 		}
 		for _, e := range h.extra { // entries that parent has inherited
-			heirs = inherit(heirs, e, parent, child)
+			inherited = inherit(inherited, e, parent, child)
 		}
-		if !h.lacks(heirs).fits(s.room.minus(s.used())) {
+		if !h.missingCapacity(inherited).fits(s.capacity.minus(s.used())) {
 			return fmt.Errorf("policy %d, which is still in use, does not know an address range: %w", h.id, errFull)
 		}
-		h.reserve(heirs)
-		slices.SortStableFunc(heirs, deniesFirst)
-		if err := s.put(h, heirs); err != nil {
+		h.reserve(inherited)
+		slices.SortStableFunc(inherited, deniesFirst)
+		if err := s.put(h, inherited); err != nil {
 			return err
 		}
 	}
-	return s.bequeathBefore(parent, child)
+	return s.inheritStale(parent, child)
 }
 
-func inherit(heirs []policymap.Entry, e policymap.Entry, parent, child uint32) []policymap.Entry {
+func inherit(inherited []policymap.Entry, e policymap.Entry, parent, child uint32) []policymap.Entry {
 	if e.Identity != parent || e.Kind != policymap.CIDR && e.Kind != policymap.CIDROutside {
-		return heirs
+		return inherited
 	}
 	e.Identity = child
-	return append(heirs, e)
+	return append(inherited, e)
 }
 
-// bequeathBefore does the same for the ids of the previous run.
-func (s *store) bequeathBefore(parent, child uint32) error {
+// inheritStale does the same for the ids of the previous run.
+func (s *store) inheritStale(parent, child uint32) error {
 	for k, before := range s.stale {
 		if s.nested[k.ID] {
 			continue
 		}
 		for _, e := range inherit(nil, before, parent, child) {
-			heir := entryKey{k.ID, e.Key}
-			if _, there := s.stale[heir]; there {
+			inherited := entryKey{k.ID, e.Key}
+			if _, there := s.stale[inherited]; there {
 				continue
 			}
-			need := roomOf([]policymap.Entry{e})
-			if !need.fits(s.room.minus(s.used())) {
+			need := capacityOf([]policymap.Entry{e})
+			if !need.fits(s.capacity.minus(s.used())) {
 				return fmt.Errorf("policy %d of the previous run, which is still in use, does not know an address range: %w", k.ID, errFull)
 			}
 			if err := s.maps.Put(k.ID, e); err != nil {
 				return fmt.Errorf("write an entry of policy %d of the previous run: %w", k.ID, err)
 			}
-			s.stale[heir], s.old = e, s.old.plus(need)
+			s.stale[inherited], s.old = e, s.old.plus(need)
 		}
 	}
 	return nil

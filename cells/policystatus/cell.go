@@ -33,7 +33,7 @@ var implementation = cell.Group(
 		newTable, // only this cell writes
 		newGroupTable,
 		newServiceTable,
-		newKeeps, // labels that are part of identities
+		newLabelFilter, // labels that are part of identities
 		newL7Mode,
 	),
 	cell.Invoke(
@@ -62,11 +62,11 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 
 func newL7Mode(c Config) (policy.L7Mode, error) { return policy.ParseL7Mode(c.L7Rules) }
 
-// keeps reports whether a label is part of identities. It is nil if the rules cannot be read.
-type keeps func(label string) bool
+// labelFilter reports whether a label is part of identities. It is nil if the rules cannot be read.
+type labelFilter func(label string) bool
 
-// newKeeps reads the rules for labels. Their file may exist only on the nodes. A missing file must not stop the other work of this role.
-func newKeeps(c Config, log *slog.Logger) keeps {
+// newLabelFilter reads the rules for labels. Their file may exist only on the nodes. A missing file must not stop the other work of this role.
+func newLabelFilter(c Config, log *slog.Logger) labelFilter {
 	filter, err := labels.ReadFilter(c.Labels, c.LabelPrefixFile)
 	if err != nil {
 		log.Warn("Policies that ask for labels outside of identities are not noticed", "error", err)
@@ -83,7 +83,7 @@ type params struct {
 	Groups     statedb.RWTable[*cilium.CIDRGroup]
 	Services   statedb.RWTable[*k8s.Service]
 	Leadership statedb.Table[leadership.Leadership]
-	Keeps      keeps
+	Keeps      labelFilter
 	L7Mode     policy.L7Mode
 	Client     *kubeapi.Client
 	Pause      servicePause
@@ -101,7 +101,7 @@ func registerFollowers(group job.Group, p params) {
 	}
 	heartbeat.AddRetried(group, "follow-"+kubeapi.CiliumCIDRGroups.Plural, newGroupFollower(p).run, retryMin, retryMax)
 	heartbeat.AddRetried(group, "follow-"+kubeapi.Services.Plural, newServiceFollower(p).run, retryMin, retryMax)
-	heartbeat.AddRetried(group, "judge-services", newServiceJudge(p).run, retryMin, retryMax)
+	heartbeat.AddRetried(group, "evaluate-services", newServiceEvaluator(p).run, retryMin, retryMax)
 	for _, r := range []kubeapi.Resource{kubeapi.NetworkPolicies, kubeapi.CiliumNetworkPolicies, kubeapi.CiliumClusterwidePolicies} {
 		f := &follower{params: p, resource: r}
 		heartbeat.AddRetried(group, "follow-"+r.Plural, f.run, retryMin, retryMax)

@@ -78,7 +78,7 @@ func (p *params) environment(groups *policy.CIDRGroups) policy.Environment {
 // read makes a statement with the current groups and Services.
 func (f *follower) read(object runtime.Object) (*statement, error) {
 	known := f.groups.Load()
-	row, err := judge(object, f.environment(known), f.knownServices(f.DB.ReadTxn()))
+	row, err := evaluate(object, f.environment(known), f.knownServices(f.DB.ReadTxn()))
 	if err == nil {
 		row.known = known
 	}
@@ -95,14 +95,14 @@ func (f *follower) apply(change watch.EventType, row *statement) (err error) {
 		err = f.put(txn, row)
 	}
 	if err != nil {
-		return fmt.Errorf("note what is to be said of %s: %w", row.Ref, err)
+		return fmt.Errorf("record the status of %s: %w", row.Ref, err)
 	}
 	txn.Commit()
 	return f.fresh(row)
 }
 
 // put writes a row if it differs from the existing one. A policy that refers to groups has no row while the groups are not known. The transaction must hold the
-// table of Services as well: each of their changes is either in the statement, or [serviceJudge] finds the row when it reads the change.
+// table of Services as well: each of their changes is either in the statement, or [serviceEvaluator] finds the row when it reads the change.
 func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
 	if len(row.groups) > 0 && *row.known == nil {
 		_, _, err := f.Table.Delete(txn, row)
@@ -139,7 +139,7 @@ func (f *follower) replace(rows []*statement) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("note what is to be said of %s: %w", f.resource, err)
+		return fmt.Errorf("record the status of %s: %w", f.resource, err)
 	}
 	txn.Commit()
 	return nil

@@ -25,7 +25,7 @@ func newGroupFollower(p params) *objectFollower[*cilium.CIDRGroup] {
 func readGroup(object runtime.Object) (*cilium.CIDRGroup, error) {
 	named, ok := object.(interface{ GetName() string })
 	if !ok {
-		return nil, fmt.Errorf("an object of type %T came where groups should be", object)
+		return nil, fmt.Errorf("unexpected object of type %T in a list of groups", object)
 	}
 	name := named.GetName()
 	row, err := k8sobjects.FromServer(object, "")
@@ -35,14 +35,14 @@ func readGroup(object runtime.Object) (*cilium.CIDRGroup, error) {
 	return &cilium.CIDRGroup{Name: name, Problems: []string{err.Error()}}, nil
 }
 
-// errGroupsMoved ends the follower of policies when a statement was made with outdated groups.
-var errGroupsMoved = errors.New("groups have changed")
+// errGroupsChanged ends the follower of policies when a statement was made with outdated groups.
+var errGroupsChanged = errors.New("groups have changed")
 
-// fresh returns errGroupsMoved if a written statement depends on groups and was not made with the current ones.
+// fresh returns errGroupsChanged if a written statement depends on groups and was not made with the current ones.
 func (f *follower) fresh(rows ...*statement) error {
 	now := f.groups.Load()
 	if slices.ContainsFunc(rows, func(row *statement) bool { return len(row.groups) > 0 && row.known != now }) {
-		return errGroupsMoved
+		return errGroupsChanged
 	}
 	return nil
 }
@@ -50,15 +50,15 @@ func (f *follower) fresh(rows ...*statement) error {
 // betweenLists is the minimum time between two lists of all policies, because groups may change in quick succession.
 const betweenLists = time.Second
 
-// groupsPatience is the timeout after which policies no longer wait for the lists of groups and Services, because the right to list them may be missing.
+// groupsTimeout is the timeout after which policies no longer wait for the lists of groups and Services, because the right to list them may be missing.
 // Policies that refer to groups or Services have no statement until these are listed.
-const groupsPatience = 3 * time.Second
+const groupsTimeout = 3 * time.Second
 
 // leadWithGroups makes statements about policies that may refer to groups. When a group changes to which a policy refers, it lists the policies again, because
 // their objects are not kept.
 func (f *follower) leadWithGroups(ctx context.Context, health cell.Health) error {
 	heartbeat.Idle(ctx) // the follower of policies reports when it is busy
-	patient, end := context.WithTimeout(ctx, groupsPatience)
+	patient, end := context.WithTimeout(ctx, groupsTimeout)
 	txn := f.DB.ReadTxn()
 	_, groups := f.Groups.Initialized(txn)
 	_, services := f.Services.Initialized(txn)
@@ -101,7 +101,7 @@ func (f *follower) awaitGroups(known policy.CIDRGroups, changed <-chan struct{},
 	for {
 		select {
 		case err := <-ended:
-			return errors.Is(err, errGroupsMoved), err
+			return errors.Is(err, errGroupsChanged), err
 		case <-changed:
 		}
 		var now policy.CIDRGroups

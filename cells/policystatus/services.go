@@ -29,7 +29,7 @@ func readService(object runtime.Object) (*k8s.Service, error) {
 		GetNamespace() string
 	})
 	if !ok {
-		return nil, fmt.Errorf("an object of type %T came where Services should be", object)
+		return nil, fmt.Errorf("unexpected object of type %T in a list of Services", object)
 	}
 	row := &k8s.Service{Namespace: named.GetNamespace(), Name: named.GetName()}
 	if read, err := k8sobjects.FromServer(object, ""); err == nil {

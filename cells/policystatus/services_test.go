@@ -172,16 +172,16 @@ func TestStatus_EditBeforeTheFirstStatement(t *testing.T) {
 	s.Await(t, "the Service is deleted", is(s, "p", policy.ReasonAbsent, `no Service "x/cache"`))
 }
 
-// judged is a running serviceJudge with one policy, whose object it reads from spec.
-type judged struct {
-	*serviceJudge
+// evaluatorRun is a running serviceEvaluator with one policy, whose object it reads from spec.
+type evaluatorRun struct {
+	*serviceEvaluator
 	follower *follower
 	spec     atomic.Pointer[string]
 	reads    atomic.Int64
 }
 
-// newJudged starts a serviceJudge. The first reads of the object fail; failures is their number.
-func newJudged(t *testing.T, failures int) (j *judged, stop func()) {
+// newEvaluatorRun starts a serviceEvaluator. The first reads of the object fail; failures is their number.
+func newEvaluatorRun(t *testing.T, failures int) (j *evaluatorRun, stop func()) {
 	t.Helper()
 	db := statedb.New()
 	table, err := newTable(db)
@@ -190,7 +190,7 @@ func newJudged(t *testing.T, failures int) (j *judged, stop func()) {
 		t.Fatal(err)
 	}
 	p := params{DB: db, Table: table, Services: services, Pause: betweenRestatements}
-	j = &judged{serviceJudge: newServiceJudge(p), follower: &follower{params: p, resource: kubeapi.CiliumNetworkPolicies}}
+	j = &evaluatorRun{serviceEvaluator: newServiceEvaluator(p), follower: &follower{params: p, resource: kubeapi.CiliumNetworkPolicies}}
 	j.read = func(context.Context, policy.Ref) (runtime.Object, error) {
 		if j.reads.Add(1) <= int64(failures) {
 			return nil, errors.New("the API server is busy")
@@ -211,7 +211,7 @@ func newJudged(t *testing.T, failures int) (j *judged, stop func()) {
 }
 
 // apply reads a version of the policy, as after an event of a watch.
-func (j *judged) apply(t *testing.T, spec string) {
+func (j *evaluatorRun) apply(t *testing.T, spec string) {
 	t.Helper()
 	j.spec.Store(&spec)
 	row, err := j.follower.read(ciliumPolicy("p", spec))
@@ -224,7 +224,7 @@ func (j *judged) apply(t *testing.T, spec string) {
 }
 
 // put writes the Service "db", without a selector as an ExternalName.
-func (j *judged) put(t *testing.T, selects string) {
+func (j *evaluatorRun) put(t *testing.T, selects string) {
 	t.Helper()
 	s := &k8s.Service{Namespace: "x", Name: "db", Type: "ClusterIP", Selects: selects}
 	if selects == "" {
@@ -233,7 +233,7 @@ func (j *judged) put(t *testing.T, selects string) {
 	j.insert(t, s)
 }
 
-func (j *judged) insert(t *testing.T, s *k8s.Service) {
+func (j *evaluatorRun) insert(t *testing.T, s *k8s.Service) {
 	t.Helper()
 	txn := j.DB.WriteTxn(j.Services)
 	defer txn.Commit()
@@ -243,7 +243,7 @@ func (j *judged) insert(t *testing.T, s *k8s.Service) {
 }
 
 // check waits, and compares the reason of the statement and the number of reads of the object.
-func (j *judged) check(t *testing.T, after time.Duration, situation, reason string, reads int) {
+func (j *evaluatorRun) check(t *testing.T, after time.Duration, situation, reason string, reads int) {
 	t.Helper()
 	time.Sleep(after)
 	synctest.Wait()
@@ -260,7 +260,7 @@ func (j *judged) check(t *testing.T, after time.Duration, situation, reason stri
 func TestServiceJudge_PausesBetweenStatements(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j, stop := newJudged(t, 0)
+		j, stop := newEvaluatorRun(t, 0)
 		defer stop()
 		j.apply(t, toDB)
 		j.check(t, 0, "a new policy", policy.ReasonAbsent, 0)
@@ -292,7 +292,7 @@ func TestServiceJudge_PausesBetweenStatements(t *testing.T) {
 func TestServiceJudge_FollowsLabels(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j, stop := newJudged(t, 0)
+		j, stop := newEvaluatorRun(t, 0)
 		defer stop()
 		labelled := func(namespace, name, labels string) *k8s.Service {
 			return &k8s.Service{Namespace: namespace, Name: name, Type: "ClusterIP", Labelled: labels}
@@ -317,7 +317,7 @@ func TestServiceJudge_FollowsLabels(t *testing.T) {
 func TestServiceJudge_FailedRead_IsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j, stop := newJudged(t, 2)
+		j, stop := newEvaluatorRun(t, 2)
 		defer stop()
 		j.apply(t, toDB)
 		j.check(t, 0, "a new policy", policy.ReasonAbsent, 0)

@@ -172,7 +172,7 @@ func TestStatus_EventsOnKubernetesPolicies(t *testing.T) {
 }
 
 // A condition that another program overwrites is not restored.
-func TestStatus_FightsNobody(t *testing.T) {
+func TestStatus_OverwrittenCondition_NotRestored(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	s.Put(ciliumPolicy("p", plain))
@@ -189,7 +189,7 @@ func TestStatus_FightsNobody(t *testing.T) {
 }
 
 // For hundreds of policies with up-to-date conditions a new leader sends list requests, and no request for each policy.
-func TestStatus_RestartIsQuiet(t *testing.T) {
+func TestStatus_Restart_NoRequestPerPolicy(t *testing.T) {
 	t.Parallel()
 	const policies = 300
 	s := kubetest.New(t)
@@ -236,14 +236,14 @@ func TestStatus_OneEventForOneProblem(t *testing.T) {
 func TestStatus_TriesAgain(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
-	var refused atomic.Int64
+	var rejected atomic.Int64
 	s.Fault(func(r *http.Request) (int, string) {
 		switch {
-		case r.Method == http.MethodPatch && refused.Add(1) == 1:
+		case r.Method == http.MethodPatch && rejected.Add(1) == 1:
 			p := ciliumPolicy("p", seven)
 			p.Status.Conditions = append(p.Status.Conditions, ciliumv2.PolicyCondition{Type: "Third", Status: valid})
 			s.Put(p) // the version that the cell has read is outdated now
-		case r.Method == http.MethodPost && refused.Add(1) < 4:
+		case r.Method == http.MethodPost && rejected.Add(1) < 4:
 			return http.StatusInternalServerError, ""
 		}
 		return 0, ""
@@ -308,10 +308,10 @@ func TestStatus_FollowsGroups(t *testing.T) {
 	s := kubetest.New(t)
 	s.Put(ciliumPolicy("p", refers), ciliumPolicy("other", plain))
 	start(t, s)
-	is := func(status, reason, says string) func() bool {
+	is := func(status, reason, message string) func() bool {
 		return func() bool {
 			c, _ := condition(s, "p")
-			return c.Status == status && c.Reason == reason && strings.Contains(c.Message, says)
+			return c.Status == status && c.Reason == reason && strings.Contains(c.Message, message)
 		}
 	}
 	s.Await(t, "there is no group", is(invalid, policy.ReasonAbsent, `no CiliumCIDRGroup "vpn"`))
@@ -333,7 +333,7 @@ func TestStatus_FollowsGroups(t *testing.T) {
 
 // The API server validates the whole object when its status is written. An object that was stored before its schema rejected it gets an Event, and the write of
 // its status is not retried.
-func TestStatus_OfAnObjectThatItsSchemaRejects(t *testing.T) {
+func TestStatus_SchemaRejectsObject(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	s.Fault(func(r *http.Request) (int, string) {
@@ -345,13 +345,13 @@ func TestStatus_OfAnObjectThatItsSchemaRejects(t *testing.T) {
 	s.Put(ciliumPolicy("p", seven))
 	r := start(t, s)
 	s.Await(t, "an Event", func() bool { return len(s.List(kubeapi.Events)) == 1 })
-	for said := false; !said; {
+	for done := false; !done; {
 		txn := r.db.ReadTxn()
 		rows, changed := (statedb.AnyTable{Meta: r.db.GetTable(txn, "policy-statements")}).AllWatch(txn)
 		for row := range rows {
-			said = row.(*statement).Status.Kind == reconciler.StatusKindDone
+			done = row.(*statement).Status.Kind == reconciler.StatusKindDone
 		}
-		if !said {
+		if !done {
 			<-changed
 		}
 	}
@@ -361,7 +361,7 @@ func TestStatus_OfAnObjectThatItsSchemaRejects(t *testing.T) {
 }
 
 // Groups are not known to a new leader, or to a leader without the right to list them. Policies that refer to groups wait, and no other policies.
-func TestStatus_GroupsThatAreNotKnown(t *testing.T) {
+func TestStatus_UnknownGroups(t *testing.T) {
 	t.Parallel()
 	const refers = `{"endpointSelector": {}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "vpn"}]}]}`
 	s := kubetest.New(t)
@@ -412,7 +412,7 @@ func TestStatus_GroupsThatAreNotKnown(t *testing.T) {
 }
 
 // If the definition of CiliumCIDRGroups is not installed, no groups exist and policies are evaluated.
-func TestStatus_WithoutADefinitionOfGroups(t *testing.T) {
+func TestStatus_WithoutGroupDefinition(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	s.Fault(func(r *http.Request) (int, string) {
@@ -434,7 +434,7 @@ func TestMessageOf_IsBounded(t *testing.T) {
 	}
 	many[999].Reason, many[999].Invalid = policy.ReasonInvalid, true
 	s := &statement{Ref: policy.Ref{Kind: policy.Clusterwide, Name: strings.Repeat("a-", 120)}}
-	s.tell(&policy.Policy{Problems: many})
+	s.setFrom(&policy.Policy{Problems: many})
 	e := s.event(time.Now())
 	switch {
 	case s.Reason != policy.ReasonInvalid || !strings.HasSuffix(s.Message, "and 990 more"):
@@ -447,9 +447,9 @@ func TestMessageOf_IsBounded(t *testing.T) {
 }
 
 // Agents do not enforce some rules if identities have no label with the name of the cluster. This role reports the same problem.
-func TestJudge_NoticesWhatAgentsNotice(t *testing.T) {
+func TestEvaluate_ReportsProblemsOfAgents(t *testing.T) {
 	f := follower{params: params{Keeps: func(label string) bool { return label != "k8s:"+labels.KeyCluster }}}
-	s, err := judge(ciliumPolicy("p", `{"endpointSelector": {}, "ingress": [{"fromEntities": ["cluster"]}]}`), f.environment(nil), nil)
+	s, err := evaluate(ciliumPolicy("p", `{"endpointSelector": {}, "ingress": [{"fromEntities": ["cluster"]}]}`), f.environment(nil), nil)
 	if err != nil || s.Valid != invalid || s.Reason != policy.ReasonLabel {
 		t.Errorf("%v: %+v", err, s)
 	}

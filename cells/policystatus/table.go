@@ -36,7 +36,7 @@ type statement struct {
 	text       [sha256.Size]byte // digest of the object
 	size       int               // bytes of the rules in the object
 	meaning    [sha256.Size]byte // digest of the Services with which the policy was evaluated
-	restated   time.Time         // when [serviceJudge] last evaluated it because a Service had changed; zero for never
+	restated   time.Time         // when [serviceEvaluator] last evaluated it because a Service had changed; zero for never
 }
 
 // refersToServices reports whether the statement depends on Services.
@@ -57,12 +57,12 @@ func (s *statement) equal(o *statement) bool {
 	return s.Ref == o.Ref && s.UID == o.UID && s.Valid == o.Valid && s.Reason == o.Reason && s.Message == o.Message && reflect.DeepEqual(s.groups, o.groups)
 }
 
-// covers reports whether both statements are about the same object with the same groups, and differ at most by Services, whose changes [serviceJudge] follows.
+// covers reports whether both statements are about the same object with the same groups, and differ at most by Services, whose changes [serviceEvaluator] follows.
 func (s *statement) covers(o *statement) bool {
 	return s.refersToServices() && o.refersToServices() && s.UID == o.UID && s.text == o.text && (len(o.groups) == 0 || s.known == o.known)
 }
 
-// retract removes the statement, so that [serviceJudge] makes it.
+// retract removes the statement, so that [serviceEvaluator] makes it.
 func (s *statement) retract() {
 	s.Valid, s.Reason, s.Message, s.Status = "", "", "", reconciler.StatusDone()
 }
@@ -79,8 +79,8 @@ func (s *statement) inheritStatus(old *statement) {
 	}
 }
 
-// said reports whether a condition equals the statement, apart from its time.
-func (s *statement) said(c ciliumv2.PolicyCondition) bool {
+// matches reports whether a condition equals the statement, apart from its time.
+func (s *statement) matches(c ciliumv2.PolicyCondition) bool {
 	return c.Type == ciliumv2.PolicyValid && c.Status == s.Valid && c.Reason == s.Reason && c.Message == s.Message
 }
 

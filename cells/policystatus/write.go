@@ -84,7 +84,7 @@ func (w *writer) setCondition(ctx context.Context, s *statement) error {
 	if apierrors.IsNotFound(err) || err == nil && string(meta.UID) != s.UID {
 		return nil // the object is deleted, and its row soon is too
 	}
-	if err != nil || s.saidIn(conditions) {
+	if err != nil || s.matchesAny(conditions) {
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{

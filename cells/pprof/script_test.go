@@ -25,13 +25,13 @@ func TestScripts(t *testing.T) {
 func fetchCommand(reports *cell.SimpleHealth) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{"fetch": script.Command(script.CmdUsage{Summary: "Fetch"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
-			said := status(reports)
-			if said == "" { // the server has not started, or never will
+			output := status(reports)
+			if output == "" { // the server has not started, or never will
 				return func(*script.State) (string, string, error) { return "nothing is served\n", "", nil }, nil
 			}
-			address, serving := strings.CutPrefix(said, "serving profiles on ")
+			address, serving := strings.CutPrefix(output, "serving profiles on ")
 			if !serving {
-				return nil, errors.New(said)
+				return nil, errors.New(output)
 			}
 			response, err := http.Get("http://" + address + args[0])
 			if err != nil {

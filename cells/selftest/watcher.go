@@ -34,7 +34,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 	for {
 		heartbeat.Busy(ctx)
 		watching := events.Add(w.Agent.StateDir) // before the read, so that no change is missed
-		row, folders, unreadable := w.judge(boot)
+		row, folders, unreadable := w.evaluate(boot)
 		if err := w.commit(row, folders); err != nil {
 			return err
 		}
@@ -59,8 +59,8 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// judge returns the row for the report, and a problem with the folders of the container runtime, if any. With an unreadable report the row stays Waiting.
-func (w *watcher) judge(boot string) (row selftests.SelfTest, folders string, unreadable error) {
+// evaluate returns the row for the report, and a problem with the folders of the container runtime, if any. With an unreadable report the row stays Waiting.
+func (w *watcher) evaluate(boot string) (row selftests.SelfTest, folders string, unreadable error) {
 	row = selftests.SelfTest{Name: selftests.Attach, State: selftests.Waiting}
 	report, err := selftest.Read(w.Agent.StateDir)
 	switch {

@@ -81,7 +81,7 @@ type healthz struct {
 // ServeHTTP implements http.Handler. The body is kube-proxy's.
 func (h *healthz) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	txn, now := h.params.DB.ReadTxn(), time.Now()
-	well := readiness.Judge(txn, h.params.Ready).Ready()
+	well := readiness.Evaluate(txn, h.params.Ready).Ready()
 	node, _, found := h.params.Nodes.Get(txn, k8s.NodeByName(h.params.Settings.NodeName))
 	eligible := !found || !slices.Contains(node.TaintKeys, leaving)
 	h.mu.Lock()

@@ -62,14 +62,14 @@ func TestAnswers_StaleRules(t *testing.T) {
 		"failed for a moment":         {[]change{{0, web(balanced, frontends.LoadBalancer, full)}}, staleAfter - time.Second, 200},
 		"failed for long":             {[]change{{0, web(balanced, frontends.NodePort, full)}}, staleAfter + time.Second, 503},
 		"in force with a shortage":    {[]change{{0, short}}, time.Hour, 200},
-		"always behind by one round":  {[]change{{0, first}, {staleAfter - time.Second, second}, {staleAfter - time.Second, third}}, staleAfter - time.Second, 200},
+		"always late by one round":    {[]change{{0, first}, {staleAfter - time.Second, second}, {staleAfter - time.Second, third}}, staleAfter - time.Second, 200},
 		"no longer followed":          {[]change{{0, first}, {staleAfter - time.Second, second}}, staleAfter + time.Second, 503},
 		"changes while it is pending": {[]change{{0, web(balanced, frontends.LoadBalancer, full)}, {staleAfter - time.Second, web(balanced, frontends.LoadBalancer, reconciler.StatusPending())}}, 2 * time.Second, 503},
 		"done, and changed again":     {[]change{{0, web(balanced, frontends.LoadBalancer, full)}, {time.Hour, web(balanced, frontends.LoadBalancer, reconciler.StatusDone())}, {time.Hour, web(balanced, frontends.LoadBalancer, reconciler.StatusPending())}}, time.Second, 200},
 		"done after long":             {[]change{{0, web(balanced, frontends.LoadBalancer, full)}, {time.Hour, web(balanced, frontends.LoadBalancer, reconciler.StatusDone())}}, time.Second, 200},
-		"the ClusterIP alone":         {[]change{{0, web(inside, frontends.ClusterIP, full)}}, time.Hour, 200},
-		"the loopback address alone":  {[]change{{0, loopback}}, time.Hour, 200},
-		"an address that another has": {[]change{{0, others}}, time.Hour, 200},
+		"only the ClusterIP":          {[]change{{0, web(inside, frontends.ClusterIP, full)}}, time.Hour, 200},
+		"only the loopback address":   {[]change{{0, loopback}}, time.Hour, 200},
+		"an address of another owner": {[]change{{0, others}}, time.Hour, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -155,7 +155,7 @@ func eventually(t *testing.T, number uint16, want string) {
 	}
 }
 
-func TestPorts_ThatSomebodyHasAreTriedAgain(t *testing.T) {
+func TestPorts_InUse_AreRetried(t *testing.T) {
 	t.Parallel()
 	n := start(t, nil)
 	squatter, err := net.Listen("tcp", ":0")
@@ -188,7 +188,7 @@ func TestPorts_OffByFlag(t *testing.T) {
 	}
 }
 
-func TestPorts_FirstNameHasIt(t *testing.T) {
+func TestPorts_Conflict_FirstNameWins(t *testing.T) {
 	t.Parallel()
 	want, problems := ports([]*services.Service{{Name: "a/b", HealthCheckNodePort: 30001}, {Name: "a/c", HealthCheckNodePort: 30001}})
 	if len(want) != 1 || want[30001].Service != "a/b" || len(problems) != 1 || problems[0] != "30001 is answered for a/b, not for a/c" {

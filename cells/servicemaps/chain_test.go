@@ -97,17 +97,17 @@ type unreliable struct {
 	calls *atomic.Int64 // number of calls while fails is set
 }
 
-func (u unreliable) refuses() bool { return u.fails.Load() && u.calls.Add(1)%2 == 0 }
+func (u unreliable) shouldFail() bool { return u.fails.Load() && u.calls.Add(1)%2 == 0 }
 
 func (u unreliable) PutBatch(name string, keys, values any) (int, error) {
-	if u.refuses() {
+	if u.shouldFail() {
 		return 0, unix.ENOMEM
 	}
 	return u.memoryMaps.PutBatch(name, keys, values)
 }
 
 func (u unreliable) DeleteBatch(name string, keys any) (int, error) {
-	if u.refuses() {
+	if u.shouldFail() {
 		return 0, unix.ENOMEM
 	}
 	return u.memoryMaps.DeleteBatch(name, keys)
@@ -336,7 +336,7 @@ func (c *chain) plain() map[loadbalancer.Address]answers {
 
 // takers returns the ready backends, or else the terminating ones that still serve, of the cluster and of this node.
 func (c *chain) takers(s *k8s.Service, p k8s.ServicePort, protocol loadbalancer.Protocol, is4 bool) (cluster, local []loadbalancer.Address) {
-	var ready, ending, readyHere, endingHere []loadbalancer.Address
+	var ready, terminating, readyLocal, terminatingLocal []loadbalancer.Address
 	for _, slice := range c.slices {
 		if slice.Service != s.Name {
 			continue
@@ -349,25 +349,25 @@ func (c *chain) takers(s *k8s.Service, p k8s.ServicePort, protocol loadbalancer.
 			case e.Ready || s.PublishNotReadyAddrs:
 				ready = append(ready, at)
 				if here {
-					readyHere = append(readyHere, at)
+					readyLocal = append(readyLocal, at)
 				}
 			case e.Serving && e.Terminating:
-				ending = append(ending, at)
+				terminating = append(terminating, at)
 				if here {
-					endingHere = append(endingHere, at)
+					terminatingLocal = append(terminatingLocal, at)
 				}
 			}
 		}
 	}
 	if len(ready) == 0 {
-		ready = ending
+		ready = terminating
 	}
-	if len(readyHere) == 0 {
-		readyHere = endingHere
+	if len(readyLocal) == 0 {
+		readyLocal = terminatingLocal
 	}
 	slices.SortFunc(ready, loadbalancer.Address.Compare)
-	slices.SortFunc(readyHere, loadbalancer.Address.Compare)
-	return ready, readyHere
+	slices.SortFunc(readyLocal, loadbalancer.Address.Compare)
+	return ready, readyLocal
 }
 
 // dumped returns the contents of the maps in the form of plain.

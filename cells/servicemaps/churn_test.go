@@ -74,27 +74,27 @@ func TestModel_Drift(t *testing.T) {
 	m.check(a)
 	f := m.fakes
 	for what, damage := range map[string]func() bool{
-		"an entry is gone":     func() bool { return lose(f.services) },
+		"missing entry":        func() bool { return lose(f.services) },
 		"an entry has changed": func() bool { return spoil(f.services, func(s *bpf.Service) { s.Count += 3 }) },
-		"a stranger's entry": func() bool {
+		"unowned entry": func() bool {
 			f.services.entries[bpf.NewServiceKey(frontAddress(99), 0)] = bpf.Service{Id: 7}
 			return true
 		},
-		"a backend is gone":     func() bool { return lose(f.backends) },
+		"missing backend":       func() bool { return lose(f.backends) },
 		"a backend has changed": func() bool { return spoil(f.backends, func(b *bpf.Backend) { b.Port++ }) },
-		"a stranger's backend":  func() bool { f.backends.entries[9999] = bpf.Backend{}; return true },
+		"unowned backend":       func() bool { f.backends.entries[9999] = bpf.Backend{}; return true },
 		"a slot has changed": func() bool {
 			return m.spoilSlot(f.slots, func(s bpf.Service) (uint32, uint32) { return s.First, s.Count })
 		},
 		"a table has changed": func() bool {
 			return m.spoilSlot(f.maglev, func(s bpf.Service) (uint32, uint32) { return s.Maglev, s.MaglevSize })
 		},
-		"a member is gone":       func() bool { return lose(f.members) },
+		"missing member":         func() bool { return lose(f.members) },
 		"a member has lost both": func() bool { return spoil(f.members, func(scopes *uint32) { *scopes = 0 }) },
 		"a member has more":      func() bool { return spoil(f.members, func(scopes *uint32) { *scopes |= 4 }) },
-		"a stranger's member":    func() bool { f.members.entries[bpf.AffinityMember{Service: 1}] = 1; return true },
-		"a source range is gone": func() bool { return lose(f.ranges) },
-		"a stranger's range": func() bool {
+		"unowned member":         func() bool { f.members.entries[bpf.AffinityMember{Service: 1}] = 1; return true },
+		"missing source range":   func() bool { return lose(f.ranges) },
+		"unowned source range": func() bool {
 			f.ranges.entries[bpf.NewSourceRangeKey(1, bpf.SourceRange{Prefix: privatePrefix})] = 1
 			return true
 		},
@@ -123,9 +123,9 @@ func TestModel_Drift(t *testing.T) {
 	}
 }
 
-// TestModel_DriftWhileOthersFail has a row for which there are too few slots, with growing retry intervals, and removes the entry of another row and a backend.
+// TestModel_DriftWhileOtherRowsFail has a row for which there are too few slots, with growing retry intervals, and removes the entry of another row and a backend.
 // Their repair does not wait for the first row.
-func TestModel_DriftWhileOthersFail(t *testing.T) {
+func TestModel_DriftWhileOtherRowsFail(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, newFakes(200, 1, 12))
 	a := m.restart(true)
@@ -150,8 +150,8 @@ func TestModel_DriftWhileOthersFail(t *testing.T) {
 	}
 }
 
-// TestModel_RetriesWhileOthersChange makes a write fail while other rows change continuously. The retry is not delayed by these changes.
-func TestModel_RetriesWhileOthersChange(t *testing.T) {
+// TestModel_RetriesWhileOtherRowsChange makes a write fail while other rows change continuously. The retry is not delayed by these changes.
+func TestModel_RetriesWhileOtherRowsChange(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, newFakes(200, 600, 12))
 	a := m.restart(true)
@@ -201,9 +201,9 @@ func (m *model) spoilSlot(f *fake[uint32, uint32], run func(bpf.Service) (first,
 	return false
 }
 
-// TestModel_NoRoom uses maps that are too small. Nothing in force is lost, rows that fit come into force, statuses name the flag, and when other rows are
+// TestModel_FullMaps uses maps that are too small. Nothing in force is lost, rows that fit come into force, statuses name the flag, and when other rows are
 // removed all rows come into force.
-func TestModel_NoRoom(t *testing.T) {
+func TestModel_FullMaps(t *testing.T) {
 	t.Parallel()
 	for round := range 20 {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
@@ -217,8 +217,8 @@ func TestModel_NoRoom(t *testing.T) {
 				m.change(a)
 				m.now = m.now.Add(quarantine)
 				a.step(m.now)
-				f.services.size, f.members.size, f.ranges.size = m.room(len(f.services.entries)), m.room(len(f.members.entries)), m.room(len(f.ranges.entries))
-				f.backends.size = m.room(len(f.backends.entries))
+				f.services.size, f.members.size, f.ranges.size = m.capacity(len(f.services.entries)), m.capacity(len(f.members.entries)), m.capacity(len(f.ranges.entries))
+				f.backends.size = m.capacity(len(f.backends.entries))
 			}
 			for _, err := range a.writer.left.again {
 				if text := err.Error(); !strings.Contains(text, "raise --bpf-lb-") && !strings.Contains(text, "is not in the map backends") {
@@ -230,11 +230,11 @@ func TestModel_NoRoom(t *testing.T) {
 					t.Errorf("%s is %s", row.Address, row.Status)
 				}
 			}
-			refused := uint64(0)
+			rejected := uint64(0)
 			for _, u := range a.writer.known.usage() {
-				refused += u.Refused
+				rejected += u.Refused
 			}
-			if len(a.writer.left.again) > 0 && refused == 0 {
+			if len(a.writer.left.again) > 0 && rejected == 0 {
 				t.Errorf("%d rows are not in force, and nothing counts as refused", len(a.writer.left.again))
 			}
 			f.services.size, f.members.size, f.ranges.size, f.backends.size = 200, 200, 200, 200
@@ -245,4 +245,4 @@ func TestModel_NoRoom(t *testing.T) {
 	}
 }
 
-func (m *model) room(now int) int { return max(now, 3) + m.random.IntN(2) }
+func (m *model) capacity(now int) int { return max(now, 3) + m.random.IntN(2) }

@@ -43,7 +43,7 @@ type controller struct {
 
 	verified int   // number of verifications
 	unread   error // error of the last verification
-	told     []servicemapusage.Usage
+	reported []servicemapusage.Usage
 }
 
 func newController(p params) (*controller, error) {
@@ -108,9 +108,9 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 	w.roomier = false
 	w.known.later.begin(now)
 
-	rows, goneBackends := c.in.backendRows(txn, changed, due, &w.left)
-	for _, id := range goneBackends {
-		w.goneBackend(id)
+	rows, orphans := c.in.backendRows(txn, changed, due, &w.left)
+	for _, id := range orphans {
+		w.orphanBackend(id)
 	}
 	added := w.writeBackends(rows)
 	w.alive()

@@ -45,8 +45,8 @@ func (h *holdings) get(id uint32) *belongings {
 	return b
 }
 
-// wrote records the scopes of a member in the map.
-func (h *holdings) wrote(m bpf.AffinityMember, scopes uint32, err error) {
+// recordScopes records the scopes of a member in the map.
+func (h *holdings) recordScopes(m bpf.AffinityMember, scopes uint32, err error) {
 	members := h.of[m.Service].members
 	now := members[m.Backend]
 	switch {
@@ -79,9 +79,9 @@ func (h *holdings) disown(id uint32, owner bpf.ServiceKey) bool {
 	return true
 }
 
-// holdRanges returns the id of a frontend whose source ranges must stay for the quarantine time, or 0. The replaced entry uses them, and programs may just have
+// retainRanges returns the id of a frontend whose source ranges must stay for the quarantine time, or 0. The replaced entry uses them, and programs may just have
 // read that entry.
-func (h *holdings) holdRanges(was, is bpf.Service) uint32 {
+func (h *holdings) retainRanges(was, is bpf.Service) uint32 {
 	b := h.of[was.Id]
 	const policy = bpf.ServiceRanges | bpf.ServiceRangesDeny
 	if b == nil || was.Id != is.Id || was.Flags&bpf.ServiceRanges == 0 || was.Flags&policy == is.Flags&policy {

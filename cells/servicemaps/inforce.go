@@ -17,9 +17,9 @@ type inForce struct {
 	slots    slots
 	tables   *tables       // Maglev tables
 	waiting  []quarantined // sorted by time
-	later    later
+	later    deferred
 	sizes    map[string]uint32 // capacity of each map
-	refused  map[string]uint64 // number of refused writes of full maps, by map
+	rejected map[string]uint64 // number of refused writes of full maps, by map
 }
 
 // entry is an entry of the map services.
@@ -94,7 +94,7 @@ func (f *inForce) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 		if next.shares(have) {
 			was.ours = false // the new entry uses the slots
 		}
-		f.retire(was, f.holdings.holdRanges(was.value, next.value), now)
+		f.retire(was, f.holdings.retainRanges(was.value, next.value), now)
 	}
 	f.entries[key] = next
 }
@@ -102,7 +102,7 @@ func (f *inForce) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 // fullIs counts an error that means that a map is full, and adds the flag to raise.
 func (f *inForce) fullIs(in string, err error, flag string) error {
 	if servicemaps.Full(err) {
-		f.refused[in]++
+		f.rejected[in]++
 		return fmt.Errorf("%w: it is full, raise %s", err, flag)
 	}
 	return err
@@ -119,7 +119,7 @@ func (f *inForce) usage() []servicemapusage.Usage {
 		{Map: bpf.MapSourceRanges, Entries: f.holdings.ranges},
 	}
 	for i := range all {
-		all[i].MaxEntries, all[i].Refused = f.sizes[all[i].Map], f.refused[all[i].Map]
+		all[i].MaxEntries, all[i].Refused = f.sizes[all[i].Map], f.rejected[all[i].Map]
 	}
 	return all
 }

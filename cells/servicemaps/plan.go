@@ -50,8 +50,8 @@ func (p *plan) fail(err error) {
 	}
 }
 
-// lacks records a missing part; a status reports only the first.
-func (p *plan) lacks(err error) {
+// recordMissing records a missing part; a status reports only the first.
+func (p *plan) recordMissing(err error) {
 	if p.short == nil {
 		p.short = err
 	}
@@ -132,7 +132,7 @@ func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *ba
 	have := f.entries[p.keyOf(scope)]
 	list, missing := f.listOf(p.row, scope, failed)
 	if missing != nil {
-		p.lacks(missing)
+		p.recordMissing(missing)
 		if len(list) == 0 && have != nil && have.value.Count > 0 {
 			p.fail(missing) // previous backends are better than none
 			return
@@ -226,8 +226,8 @@ func (f *inForce) planTable(p *plan, next, have *entry, list []uint32, w *batche
 	}
 	made, found := f.tables.get(key, contents)
 	if !found {
-		f.refused[bpf.MapMaglev]++
-		p.lacks(fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; backends are selected at random",
+		f.rejected[bpf.MapMaglev]++
+		p.recordMissing(fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; backends are selected at random",
 			bpf.MapMaglev, len(f.tables.users)))
 		return
 	}
@@ -305,7 +305,7 @@ func (f *inForce) planMembers(p *plan, b *belongings, w *batches) {
 func (f *inForce) withoutTable(p *plan) {
 	have, next := f.entries[p.key], p.next[bpf.ScopeExternal]
 	if next != nil && next.table != nil && next.table.err != nil {
-		p.lacks(next.table.err)
+		p.recordMissing(next.table.err)
 		f.tables.forget(next.table)
 		f.tables.drop(next.table)
 		next.table = nil
@@ -313,7 +313,7 @@ func (f *inForce) withoutTable(p *plan) {
 		next.value.Flags &^= bpf.ServiceMaglev
 	}
 	if p.kept[bpf.ScopeExternal] && have.table != nil && have.table.err != nil {
-		p.lacks(have.table.err)
+		p.recordMissing(have.table.err)
 		f.tables.forget(have.table)
 		have.damaged = true
 	}

@@ -102,8 +102,8 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// TestPrivilegedMaps_TellWhatWasWritten writes real maps, and reads them in a run that must write nothing, and as a dump.
-func TestPrivilegedMaps_TellWhatWasWritten(t *testing.T) {
+// TestPrivilegedMaps_ReadWrittenEntries writes real maps, and reads them in a run that must write nothing, and as a dump.
+func TestPrivilegedMaps_ReadWrittenEntries(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t, map[string]uint32{bpf.MapMaglev: 20 * tableSize})
 	m := newModel(t, newFakes(0, 0, 0))

@@ -16,14 +16,14 @@ import (
 
 // With source ranges of only one family, the address of the other family allows no client, as in Cilium. kube-proxy allows all clients there. A forgotten range
 // must not open the service.
-func TestValueOf_RangesOfTheOtherFamilyAdmitNobody(t *testing.T) {
+func TestValueOf_RangesOfOtherFamily_AllowNoClient(t *testing.T) {
 	t.Parallel()
 	only4 := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	for addr, ranges := range map[string][]netip.Prefix{"203.0.113.7": only4, "2001:db8:7::7": only4, "203.0.113.8": nil, "2001:db8:7::8": nil} {
 		row := &frontends.Frontend{Address: loadbalancer.Address{Addr: netip.MustParseAddr(addr), Port: 80, Protocol: loadbalancer.TCP},
 			ID: 1, Kind: frontends.LoadBalancer, Outside: true, Ranges: ranges}
-		if asks := valueOf(row, bpf.ScopeExternal).Flags&bpf.ServiceRanges != 0; asks != (ranges != nil) {
-			t.Errorf("%s with ranges %v: asks where clients are: %t", addr, ranges, asks)
+		if restricted := valueOf(row, bpf.ScopeExternal).Flags&bpf.ServiceRanges != 0; restricted != (ranges != nil) {
+			t.Errorf("%s with ranges %v: asks where clients are: %t", addr, ranges, restricted)
 		}
 	}
 }
@@ -99,7 +99,7 @@ var clientOf = map[string]string{rangeA: "192.0.2.9", rangeB: "198.51.100.9", ra
 
 // Without capacity for all ranges, a frontend that allows its ranges serves the clients of the written ranges. A frontend that denies its ranges serves no
 // external client, but gets the backends of its row.
-func TestFullMap_RangesThatDenyFailClosed(t *testing.T) {
+func TestFullMap_DenyRangesFailClosed(t *testing.T) {
 	t.Parallel()
 	for deny, served := range map[bool]bool{false: true, true: false} {
 		r := newRanged(t, 1)
@@ -115,7 +115,7 @@ func TestFullMap_RangesThatDenyFailClosed(t *testing.T) {
 
 // A row that allowed range A and denies B and C, for which there is not enough capacity, allows no client of B, takes new backends, makes no writes while
 // nothing changes, and is complete as soon as there is capacity.
-func TestFullMap_PolicyThatTurnsIntoDeny(t *testing.T) {
+func TestFullMap_AllowPolicyBecomesDeny(t *testing.T) {
 	t.Parallel()
 	r := newRanged(t, 2)
 	if row := r.apply(policy{false, rangeA}, 1); !row.InForce || !r.allows(clientOf[rangeA], false) {
@@ -170,7 +170,7 @@ func TestFullMap_PolicyThatTurnsIntoDeny(t *testing.T) {
 
 // While a policy changes, each client is allowed only if the previous policy or the next one allows it, after each single write. Programs of a previous
 // build, which know no ranges that deny, never allow a client that the policy denies.
-func TestPolicyChange_AllowsNoClientThatBothExclude(t *testing.T) {
+func TestPolicyChange_ClientExcludedByBoth_StaysDenied(t *testing.T) {
 	t.Parallel()
 	policies := []policy{{false, rangeA}, {true, rangeA}, {false, rangeB}, {true, rangeB}, {false, rangeA + " " + rangeB}, {true, rangeA + " " + rangeB}, {}}
 	allows := func(p policy, within string) bool {
@@ -208,7 +208,7 @@ func TestPolicyChange_AllowsNoClientThatBothExclude(t *testing.T) {
 }
 
 // The flag of a frontend selects the ranges that deny. Without ranges no client is denied.
-func TestValueOf_RangesThatDeny(t *testing.T) {
+func TestValueOf_DenyRanges(t *testing.T) {
 	t.Parallel()
 	some := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	for _, c := range []struct {

@@ -53,7 +53,7 @@ func TestReadiness_WaitsForTheMaps(t *testing.T) {
 		}
 	})
 	unfilled := []string{"the first rows of table frontends"}
-	if got := monitor.Behind(db.ReadTxn()); !slices.Equal(got, unfilled) {
+	if got := monitor.Lagging(db.ReadTxn()); !slices.Equal(got, unfilled) {
 		t.Errorf("before there is a row: %q, want %q", got, unfilled)
 	}
 	txn := db.WriteTxn(fronts)
@@ -61,15 +61,15 @@ func TestReadiness_WaitsForTheMaps(t *testing.T) {
 	_, _, _ = fronts.Insert(txn, &frontends.Frontend{Address: frontAddress(1), ID: 1, Service: "shop/web", Status: reconciler.StatusPending()})
 	txn.Commit()
 	want := "row " + frontAddress(1).String() + " of table frontends to be in the kernel"
-	if got := monitor.Behind(db.ReadTxn()); !slices.Contains(got, want) {
+	if got := monitor.Lagging(db.ReadTxn()); !slices.Contains(got, want) {
 		t.Errorf("before the write: %q, want %q", got, want)
 	}
 	close(gate)
 	for range 1500 {
-		if len(monitor.Behind(db.ReadTxn())) == 0 {
+		if len(monitor.Lagging(db.ReadTxn())) == 0 {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("after the write: %q", monitor.Behind(db.ReadTxn()))
+	t.Errorf("after the write: %q", monitor.Lagging(db.ReadTxn()))
 }

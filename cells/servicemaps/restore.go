@@ -12,7 +12,7 @@ import (
 // read restores the state from the maps, as a previous run left them.
 func read(m servicemaps.Maps, tableSize uint32, seed maglev.Seed) (*inForce, error) {
 	f := &inForce{entries: map[bpf.ServiceKey]*entry{}, backends: map[uint32]*backend{}, holdings: holdings{of: map[uint32]*belongings{}},
-		later: later{since: map[bpf.ServiceKey]time.Time{}}, refused: map[string]uint64{}}
+		later: deferred{since: map[bpf.ServiceKey]time.Time{}}, rejected: map[string]uint64{}}
 	if err := f.readSizes(m); err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (f *inForce) readEntries(m servicemaps.Maps) error {
 					return err
 				}
 			}
-			e.table = f.tables.adopt(e.value.Maglev, e.value.MaglevSize, tables)
+			e.table = f.tables.restore(e.value.Maglev, e.value.MaglevSize, tables)
 		}
 		f.entries[key] = e
 	}

@@ -19,7 +19,7 @@ func (c *controller) publish(plans []*plan) {
 		txn := c.DB.WriteTxn(c.Frontends.Table)
 		for _, p := range some {
 			if !errors.Is(p.fatal, errLater) {
-				c.say(txn, p, c.writer.left.again[p.key])
+				c.writeStatus(txn, p, c.writer.left.again[p.key])
 			}
 		}
 		txn.Commit()
@@ -27,8 +27,8 @@ func (c *controller) publish(plans []*plan) {
 	}
 }
 
-// say writes the status of a row, unless it is unchanged.
-func (c *controller) say(txn statedb.WriteTxn, p *plan, err error) {
+// writeStatus writes the status of a row, unless it is unchanged.
+func (c *controller) writeStatus(txn statedb.WriteTxn, p *plan, err error) {
 	status := reconciler.StatusDone()
 	if err != nil {
 		status = reconciler.StatusError(err)
@@ -75,15 +75,15 @@ func (c *controller) report(health cell.Health) {
 // account writes the rows of service-map-usage that differ from the previously written ones.
 func (c *controller) account() {
 	all := c.writer.known.usage()
-	if slices.Equal(all, c.told) {
+	if slices.Equal(all, c.reported) {
 		return
 	}
 	txn := c.DB.WriteTxn(c.Usage)
 	defer txn.Commit()
 	for i, u := range all {
-		if c.told == nil || c.told[i] != u {
+		if c.reported == nil || c.reported[i] != u {
 			_, _, _ = c.Usage.Insert(txn, u) // fails only if a row does not match the index
 		}
 	}
-	c.told = all
+	c.reported = all
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// TestInForce_IsToldApartFromStatus: a frontend is in force without a backend that does not fit into the map, and is not in force without enough slots.
-func TestInForce_IsToldApartFromStatus(t *testing.T) {
+// TestInForce_IndependentOfStatus: a frontend is in force without a backend that does not fit into the map, and is not in force without enough slots.
+func TestInForce_IndependentOfStatus(t *testing.T) {
 	t.Parallel()
 	f := newFakes(20, 8, 0)
 	f.backends.size = 1

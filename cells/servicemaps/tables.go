@@ -44,8 +44,8 @@ func keyOf(ids []uint32) string {
 	return string(key)
 }
 
-// adopt restores a table that an entry of a previous run names.
-func (t *tables) adopt(at, size uint32, elements []uint32) *table {
+// restore restores a table that an entry of a previous run names.
+func (t *tables) restore(at, size uint32, elements []uint32) *table {
 	found := t.byAt[at]
 	if found == nil || found.size != size {
 		contents := servicemaps.Slice(elements, at, size)

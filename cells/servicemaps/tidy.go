@@ -82,7 +82,7 @@ func (w *writer) tidy() {
 // removeParts removes members and ranges from their maps.
 func (w *writer) removeParts(u *unused) {
 	u.fewer.put(w.maps.Members, func(_ struct{}, m bpf.AffinityMember, scopes uint32, err error) {
-		if w.known.holdings.wrote(m, scopes, err); err != nil {
+		if w.known.holdings.recordScopes(m, scopes, err); err != nil {
 			w.left.untidy[m.Service] = err
 		}
 	})

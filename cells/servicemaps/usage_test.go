@@ -22,8 +22,8 @@ func (o *opened) WriteTxnTotalAcquisition(_ string, tables []string, _ time.Dura
 	}
 }
 
-// TestAccount_WritesOnlyWhatIsNew: a pass that does not change the usage of the maps takes no lock. The checks of the model compare the numbers with the maps.
-func TestAccount_WritesOnlyWhatIsNew(t *testing.T) {
+// TestAccount_WritesOnlyChanges: a pass that does not change the usage of the maps takes no lock. The checks of the model compare the numbers with the maps.
+func TestAccount_WritesOnlyChanges(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)
 	entries := func() uint32 {

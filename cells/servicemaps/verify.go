@@ -21,13 +21,13 @@ func (c *controller) verify(txn statedb.ReadTxn) {
 		return // there may be entries of the previous run
 	}
 	w := &c.writer
-	looks := []func(finder) error{w.lookAtServices, w.lookAtBackends, w.lookAtSlots, w.lookAtTables, w.lookAtMembers, w.lookAtRanges}
+	checks := []func(finder) error{w.verifyServices, w.verifyBackends, w.verifySlots, w.verifyTables, w.verifyMembers, w.verifyRanges}
 	if len(w.known.entries)+len(w.known.backends) > few {
-		looks = looks[c.verified%len(looks):][:1]
+		checks = checks[c.verified%len(checks):][:1]
 	}
 	c.verified++
 	var errs []error
-	for _, look := range looks {
+	for _, look := range checks {
 		errs = append(errs, look(c.found))
 	}
 	c.unread = errors.Join(errs...)
@@ -47,7 +47,7 @@ func (c *controller) found(in, what string) {
 func (w *writer) forgotten(hasRow func(id uint32) bool) {
 	for id, b := range w.known.backends {
 		if !hasRow(id) && b.wanted {
-			w.goneBackend(id)
+			w.orphanBackend(id)
 		}
 	}
 }
@@ -69,15 +69,15 @@ func compare[K comparable, V comparable](record finder, table servicemaps.Table[
 		return nil, err
 	}
 	have := make(map[K]V, len(keys))
-	var strangers []K
+	var unowned []K
 	for i, key := range keys {
 		have[key] = values[i]
 		if !wanted(key) {
-			strangers = append(strangers, key)
+			unowned = append(unowned, key)
 			record(table.Name(), name(key)+" has no owner")
 		}
 	}
-	return have, table.Delete(strangers).Error()
+	return have, table.Delete(unowned).Error()
 }
 
 // wrong returns how an entry differs, "" if it does not.
@@ -91,7 +91,7 @@ func wrong[K, V comparable](have map[K]V, key K, want V) string {
 	return ""
 }
 
-func (w *writer) lookAtServices(record finder) error {
+func (w *writer) verifyServices(record finder) error {
 	have, err := compare(record, w.maps.Services, func(k bpf.ServiceKey) bool { return w.known.entries[k] != nil },
 		func(k bpf.ServiceKey) string { return bpf.AddressOfService(k).String() })
 	if have == nil {
@@ -106,7 +106,7 @@ func (w *writer) lookAtServices(record finder) error {
 	return err
 }
 
-func (w *writer) lookAtBackends(record finder) error {
+func (w *writer) verifyBackends(record finder) error {
 	have, err := compare(record, w.maps.Backends, func(id uint32) bool { return w.known.backends[id] != nil },
 		func(id uint32) string { return fmt.Sprint("backend ", id) })
 	if have == nil {
@@ -124,8 +124,8 @@ func (w *writer) lookAtBackends(record finder) error {
 	return err
 }
 
-// lookAtSlots reads the slots up to the last used one, because the map has about a hundred thousand elements.
-func (w *writer) lookAtSlots(record finder) error {
+// verifySlots reads the slots up to the last used one, because the map has about a hundred thousand elements.
+func (w *writer) verifySlots(record finder) error {
 	end := 0
 	for _, e := range w.known.entries {
 		if n := len(w.known.slots.list(e)); n > 0 {
@@ -148,7 +148,7 @@ func (w *writer) lookAtSlots(record finder) error {
 	return nil
 }
 
-func (w *writer) lookAtTables(record finder) error {
+func (w *writer) verifyTables(record finder) error {
 	var have []uint32
 	for key, e := range w.known.entries {
 		if e.table == nil {
@@ -169,7 +169,7 @@ func (w *writer) lookAtTables(record finder) error {
 	return nil
 }
 
-func (w *writer) lookAtMembers(record finder) error {
+func (w *writer) verifyMembers(record finder) error {
 	have, err := compare(record, w.maps.Members, func(m bpf.AffinityMember) bool {
 		b := w.known.holdings.of[m.Service]
 		if b == nil {
@@ -202,7 +202,7 @@ func (w *writer) lookAtMembers(record finder) error {
 	return err
 }
 
-func (w *writer) lookAtRanges(record finder) error {
+func (w *writer) verifyRanges(record finder) error {
 	have, err := compare(record, w.maps.Ranges, func(r bpf.SourceRangeKey) bool {
 		b, p := w.known.holdings.of[r.Service], bpf.SourceRangeOf(r)
 		if b == nil || !p.IsValid() || bpf.NewSourceRangeKey(r.Service, p) != r {

@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 )
 
-// goneBackend marks a backend without a row as not wanted.
-func (w *writer) goneBackend(id uint32) {
+// orphanBackend marks a backend without a row as not wanted.
+func (w *writer) orphanBackend(id uint32) {
 	delete(w.left.againBackends, id)
 	if b := w.known.backends[id]; b != nil {
 		b.wanted = false

@@ -107,15 +107,15 @@ func (w *writer) writeParts(b *batches) {
 	})
 	w.alive()
 	b.members.put(w.maps.Members, func(p *plan, m bpf.AffinityMember, scopes uint32, err error) {
-		if w.known.holdings.wrote(m, scopes, err); err != nil {
-			p.lacks(w.known.fullIs(bpf.MapAffinityMembers, err, "--bpf-lb-affinity-map-max"))
+		if w.known.holdings.recordScopes(m, scopes, err); err != nil {
+			p.recordMissing(w.known.fullIs(bpf.MapAffinityMembers, err, "--bpf-lb-affinity-map-max"))
 		}
 	})
 	w.alive()
 	b.ranges.put(w.maps.Ranges, func(p *plan, r bpf.SourceRangeKey, _ uint32, err error) {
 		if err != nil {
 			w.known.holdings.strikeRange(r)
-			p.lacks(w.known.fullIs(bpf.MapSourceRanges, err, "--bpf-lb-map-max"))
+			p.recordMissing(w.known.fullIs(bpf.MapSourceRanges, err, "--bpf-lb-map-max"))
 			p.close = p.close || p.row.Deny // otherwise its clients would be allowed
 		}
 	})
@@ -145,7 +145,7 @@ func (w *writer) writeEntries(plans []*plan, scope uint8, now time.Time) {
 // settle records the wanted entries after a row has come into force or failed.
 func (w *writer) settle(p *plan) {
 	if err := p.err(); err != nil {
-		w.left.again[p.key] = fmt.Errorf("bring %s of service %s into force: %w", p.row.Address, p.row.Service, err)
+		w.left.again[p.key] = fmt.Errorf("apply %s of service %s: %w", p.row.Address, p.row.Service, err)
 	}
 	for scope, kept := range p.kept {
 		key := p.keyOf(uint8(scope))

@@ -4,23 +4,23 @@ import "github.com/waggle-net/waggle/pkg/servicemaps"
 
 // writes are entries that are written to a map together, each with its requester.
 type writes[K comparable, V, W any] struct {
-	keys   []K
-	values []V
-	whom   []W
+	keys       []K
+	values     []V
+	requesters []W
 }
 
-func (w *writes[K, V, W]) add(whom W, key K, value V) {
-	w.keys, w.values, w.whom = append(w.keys, key), append(w.values, value), append(w.whom, whom)
+func (w *writes[K, V, W]) add(requester W, key K, value V) {
+	w.keys, w.values, w.requesters = append(w.keys, key), append(w.values, value), append(w.requesters, requester)
 }
 
 // put writes all entries, and calls done for each with its error, which is nil for success.
-func (w *writes[K, V, W]) put(table servicemaps.Table[K, V], done func(whom W, key K, value V, err error)) {
+func (w *writes[K, V, W]) put(table servicemaps.Table[K, V], done func(requester W, key K, value V, err error)) {
 	if len(w.keys) == 0 {
 		return
 	}
 	failed := table.Put(w.keys, w.values)
 	for i, key := range w.keys {
-		done(w.whom[i], key, w.values[i], failed[i])
+		done(w.requesters[i], key, w.values[i], failed[i])
 	}
 	*w = writes[K, V, W]{}
 }

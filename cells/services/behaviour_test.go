@@ -102,26 +102,26 @@ func TestBehaviour(t *testing.T) {
 	}{
 		"every kind": {nil, web(nil), endpointsOf("1L r", "2- r"),
 			"ClusterIP:12, ExternalIPs:12 out, LoadBalancer:12 out, NodePort:12 loopback, NodePort:12 out"},
-		"policy Local leaves clients inside all":       {nil, web(local), endpointsOf("1L r", "2- r"), "ClusterIP:12, ExternalIPs:1/12 local out, LoadBalancer:1/12 local out, NodePort:1/12 local out, NodePort:12 loopback"},
-		"policy Local and nobody here":                 {nil, web(local), endpointsOf("2- r"), "ClusterIP:2, ExternalIPs:/2 local drop out, LoadBalancer:/2 local drop out, NodePort:/2 local drop out, NodePort:2 loopback"},
-		"policy Local and nobody anywhere":             {nil, web(local), endpointsOf("2- -"), "ClusterIP:, ExternalIPs:/ local out, LoadBalancer:/ local out, NodePort: loopback, NodePort:/ local out"},
-		"policy Local with an ending one here":         {nil, web(local), endpointsOf("1L st", "2- r"), "ClusterIP:2, ExternalIPs:1/2 local out, LoadBalancer:1/2 local out, NodePort:1/2 local out, NodePort:2 loopback"},
-		"internal policy Local":                        {nil, web(inside), endpointsOf("1L r", "2- r"), "ClusterIP:1 local"},
-		"internal policy Local and nobody here":        {nil, web(inside), endpointsOf("2- r"), "ClusterIP: local drop"},
-		"ending ones only when none is active":         {nil, web(clusterIP), endpointsOf("1L st", "2- r"), "ClusterIP:2"},
-		"ending ones":                                  {nil, web(clusterIP), endpointsOf("1L st", "2- t", "3- -"), "ClusterIP:1"},
-		"nobody":                                       {nil, web(clusterIP), endpointsOf("1L -"), "ClusterIP:"},
-		"nobody, and drop":                             {func(c *Config) { c.NoBackend = drop }, web(clusterIP), endpointsOf("1L -"), "ClusterIP: drop"},
-		"what is not ready is published":               {nil, web(func(s *k8s.Service) { clusterIP(s); s.PublishNotReadyAddrs = true }), endpointsOf("1L -", "2- r"), "ClusterIP:12"},
-		"zones":                                        {nil, web(clusterIP), endpointsOf("1- r x", "2- r y", "3- r x y"), "ClusterIP:13"},
-		"zones, one without":                           {nil, web(clusterIP), endpointsOf("1- r x", "2- r"), "ClusterIP:12"},
-		"zones, none of them here":                     {nil, web(clusterIP), endpointsOf("1- r y", "2- r z"), "ClusterIP:12"},
-		"zones, those that are not ready do not count": {nil, web(clusterIP), endpointsOf("1- r x", "2- r y", "3- -"), "ClusterIP:1"},
-		"zones that nobody follows":                    {func(c *Config) { c.Topology = false }, web(clusterIP), endpointsOf("1- r x", "2- r y"), "ClusterIP:12"},
-		"zones are nothing to policy Local":            {nil, web(func(s *k8s.Service) { inside(s) }), endpointsOf("1L r y", "2L r x"), "ClusterIP:12 local"},
-		"nodes before zones":                           {nil, web(clusterIP), endpointsOf("1- r x node:one", "2- r x node:two"), "ClusterIP:1"},
-		"zones when no node is meant":                  {nil, web(clusterIP), endpointsOf("1- r x node:two", "2- r y node:two"), "ClusterIP:1"},
-		"affinity":                                     {nil, web(func(s *k8s.Service) { clusterIP(s); s.Affinity = 90e9 }), endpointsOf("1- r"), "ClusterIP:1 90s"},
+		"policy Local leaves clients inside all":        {nil, web(local), endpointsOf("1L r", "2- r"), "ClusterIP:12, ExternalIPs:1/12 local out, LoadBalancer:1/12 local out, NodePort:1/12 local out, NodePort:12 loopback"},
+		"policy Local and no local backend":             {nil, web(local), endpointsOf("2- r"), "ClusterIP:2, ExternalIPs:/2 local drop out, LoadBalancer:/2 local drop out, NodePort:/2 local drop out, NodePort:2 loopback"},
+		"policy Local and no backend":                   {nil, web(local), endpointsOf("2- -"), "ClusterIP:, ExternalIPs:/ local out, LoadBalancer:/ local out, NodePort: loopback, NodePort:/ local out"},
+		"policy Local with a terminating local backend": {nil, web(local), endpointsOf("1L st", "2- r"), "ClusterIP:2, ExternalIPs:1/2 local out, LoadBalancer:1/2 local out, NodePort:1/2 local out, NodePort:2 loopback"},
+		"internal policy Local":                         {nil, web(inside), endpointsOf("1L r", "2- r"), "ClusterIP:1 local"},
+		"internal policy Local and no local backend":    {nil, web(inside), endpointsOf("2- r"), "ClusterIP: local drop"},
+		"ending ones only when none is active":          {nil, web(clusterIP), endpointsOf("1L st", "2- r"), "ClusterIP:2"},
+		"ending ones":                                   {nil, web(clusterIP), endpointsOf("1L st", "2- t", "3- -"), "ClusterIP:1"},
+		"nobody":                                        {nil, web(clusterIP), endpointsOf("1L -"), "ClusterIP:"},
+		"no backend, and drop":                          {func(c *Config) { c.NoBackend = drop }, web(clusterIP), endpointsOf("1L -"), "ClusterIP: drop"},
+		"unready addresses are published":               {nil, web(func(s *k8s.Service) { clusterIP(s); s.PublishNotReadyAddrs = true }), endpointsOf("1L -", "2- r"), "ClusterIP:12"},
+		"zones":                                         {nil, web(clusterIP), endpointsOf("1- r x", "2- r y", "3- r x y"), "ClusterIP:13"},
+		"zones, one without":                            {nil, web(clusterIP), endpointsOf("1- r x", "2- r"), "ClusterIP:12"},
+		"zones, none of this node":                      {nil, web(clusterIP), endpointsOf("1- r y", "2- r z"), "ClusterIP:12"},
+		"zones, unready backends do not count":          {nil, web(clusterIP), endpointsOf("1- r x", "2- r y", "3- -"), "ClusterIP:1"},
+		"zones without topology mode":                   {func(c *Config) { c.Topology = false }, web(clusterIP), endpointsOf("1- r x", "2- r y"), "ClusterIP:12"},
+		"zones are nothing to policy Local":             {nil, web(func(s *k8s.Service) { inside(s) }), endpointsOf("1L r y", "2L r x"), "ClusterIP:12 local"},
+		"hints of nodes precede zones":                  {nil, web(clusterIP), endpointsOf("1- r x node:one", "2- r x node:two"), "ClusterIP:1"},
+		"zones when no node is meant":                   {nil, web(clusterIP), endpointsOf("1- r x node:two", "2- r y node:two"), "ClusterIP:1"},
+		"affinity":                                      {nil, web(func(s *k8s.Service) { clusterIP(s); s.Affinity = 90e9 }), endpointsOf("1- r"), "ClusterIP:1 90s"},
 		"ranges are those of the load balancer": {nil, web(func(s *k8s.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")} }), endpointsOf("1- r"),
 			"ClusterIP:1, ExternalIPs:1 out, LoadBalancer:1 out [198.51.100.0/24], NodePort:1 loopback, NodePort:1 out"},
 		"no external IPs":          {func(c *Config) { c.ExternalIPs = false }, web(func(s *k8s.Service) { s.Type = "ClusterIP" }), endpointsOf("1- r"), "ClusterIP:1"},
@@ -190,9 +190,9 @@ func outer(namespace, name, ip, outside string, made int64) *k8s.Service {
 	return s
 }
 
-// TestContest_TheNextComesIntoForceWhenTheOwnerGoes: of two Services that are added together, the older one owns an address, and the other one when the owner
+// TestConflict_OwnerDeleted_NextClaimantIsOwner: of two Services that are added together, the older one owns an address, and the other one when the owner
 // is deleted. No tenant gets the ClusterIP of another Service, on any port.
-func TestContest_TheNextComesIntoForceWhenTheOwnerGoes(t *testing.T) {
+func TestConflict_OwnerDeleted_NextClaimantIsOwner(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	older, younger, thief := outer("a", "older", "10.96.0.1", "192.0.2.1", 1), outer("b", "younger", "10.96.0.2", "192.0.2.1", 2), outer("c", "thief", "10.96.0.3", "10.96.0.1", 0)
@@ -212,9 +212,9 @@ func TestContest_TheNextComesIntoForceWhenTheOwnerGoes(t *testing.T) {
 	b.expect("younger has it", b.problemsOf("b/younger"), "")
 }
 
-// TestContest_WhoHasItKeepsIt: an older Service of another namespace that is changed to claim an address does not replace the owner. An older Service of the
+// TestConflict_OwnerKeepsAddress: an older Service of another namespace that is changed to claim an address does not replace the owner. An older Service of the
 // owner's namespace does, and so does a better kind.
-func TestContest_WhoHasItKeepsIt(t *testing.T) {
+func TestConflict_OwnerKeepsAddress(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	b.c.portion = 1
@@ -236,7 +236,7 @@ func TestContest_WhoHasItKeepsIt(t *testing.T) {
 	has("an older one of the same namespace", "ExternalIPs a/mine[c/older b/old a/web]")
 	b.remove(outer("a", "mine", "10.96.0.4", "192.0.2.1", 4))
 	b.step()
-	has("it goes", "ExternalIPs c/older[b/old a/web]")
+	has("it is removed", "ExternalIPs c/older[b/old a/web]")
 	balanced := outer("a", "web", "10.96.0.1", "", 5)
 	balanced.Type, balanced.IngressIPs = typeLB, ips("192.0.2.1")
 	b.insert(balanced)
@@ -248,11 +248,11 @@ func TestContest_WhoHasItKeepsIt(t *testing.T) {
 	has("all but one have gone", "ExternalIPs b/old[]")
 	b.insert(outer("c", "older", "10.96.0.3", "192.0.2.1", 0))
 	b.step()
-	has("it comes again", "ExternalIPs b/old[c/older]")
+	has("it is added again", "ExternalIPs b/old[c/older]")
 }
 
-// TestContest_ClusterIPsThatOthersServe: no other Service on this node gets the ClusterIP of a Service that another proxy or another node serves.
-func TestContest_ClusterIPsThatOthersServe(t *testing.T) {
+// TestConflict_ClusterIPOfOtherProxy_IsReserved: no other Service on this node gets the ClusterIP of a Service that another proxy or another node serves.
+func TestConflict_ClusterIPOfOtherProxy_IsReserved(t *testing.T) {
 	t.Parallel()
 	const why = "ExternalIPs 10.96.0.1: is the ClusterIP of another Service"
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -283,9 +283,9 @@ func TestContest_ClusterIPsThatOthersServe(t *testing.T) {
 	b.expect("gone", b.problemsOf("b/thief"), "")
 }
 
-// TestHostPort_OfAPodOfTheSameName: the host port of a pod with the same name and another UID is another service. When a pod has ended, another pod gets its
+// TestHostPort_PodWithSameName: the host port of a pod with the same name and another UID is another service. When a pod has ended, another pod gets its
 // port.
-func TestHostPort_OfAPodOfTheSameName(t *testing.T) {
+func TestHostPort_PodWithSameName(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	pod := func(name, uid, ip, phase string, hostIP string, made int64) *k8s.Pod {
@@ -313,9 +313,9 @@ func TestHostPort_OfAPodOfTheSameName(t *testing.T) {
 	b.expect("ended", b.owners(), "10.0.0.1:8080/TCP HostPort a/q:host-port/v/8080[]")
 }
 
-// TestRefuses_AddressesThatAreNotTheTenants: no Service gets an address of another node, of a pod CIDR or of the range of ClusterIPs, or a loopback or
+// TestRejects_ForeignAddresses: no Service gets an address of another node, of a pod CIDR or of the range of ClusterIPs, or a loopback or
 // link-local address.
-func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
+func TestRejects_ForeignAddresses(t *testing.T) {
 	t.Parallel()
 	config := DefaultConfig
 	config.IPv4Range = "10.96.0.0/16"
@@ -338,10 +338,10 @@ func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
 	}
 }
 
-// TestRefuses_NotTheAddressOfALoadBalancerOnThisNode: kube-vip and keepalived add the address of a load balancer to a node, and k3s assigns the nodes' own
+// TestAccepts_LoadBalancerAddressOfThisNode: kube-vip and keepalived add the address of a load balancer to a node, and k3s assigns the nodes' own
 // addresses. An external IP may be an address of the node, too. A node port has precedence over a load balancer, which has precedence over an external IP.
 // Addresses of pods, of other nodes and of other Services stay rejected.
-func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
+func TestAccepts_LoadBalancerAddressOfThisNode(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	balanced := outer("a", "web", "10.96.0.1", "", 0)
@@ -371,9 +371,9 @@ func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
 		"10.96.0.2:80/TCP ClusterIP b/port[], 127.0.0.1:30001/TCP NodePort b/port[]")
 }
 
-// TestCopyOnDisk_LeavesWhatTheMapsHave: until the inputs are synced with the API server, a frontend of the previous run gets no row, and a new frontend does.
+// TestCopyOnDisk_KeepsFrontendsInMaps: until the inputs are synced with the API server, a frontend of the previous run gets no row, and a new frontend does.
 // Ids of the previous run are kept, and ids of removed addresses are released.
-func TestCopyOnDisk_LeavesWhatTheMapsHave(t *testing.T) {
+func TestCopyOnDisk_KeepsFrontendsInMaps(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{
 		frontends: map[loadbalancer.Address]uint32{at("10.96.0.1:80/TCP"): 7, at("10.96.0.9:80/TCP"): 9},
@@ -411,8 +411,8 @@ func TestCopyOnDisk_LeavesWhatTheMapsHave(t *testing.T) {
 	b.expect("ids after it came back", ids(), "10.96.0.1:80/TCP=11 10.96.0.2:80/TCP=10 10.1.0.1:8080/TCP=6 ")
 }
 
-// TestIDs_AreNotUsedAgainAtOnce: ids are allocated in a circle, and used ids are skipped.
-func TestIDs_AreNotUsedAgainAtOnce(t *testing.T) {
+// TestIDs_NotReusedImmediately: ids are allocated in a circle, and used ids are skipped.
+func TestIDs_NotReusedImmediately(t *testing.T) {
 	t.Parallel()
 	s := newIDs(map[loadbalancer.Address]uint32{at("10.0.0.1:1/TCP"): 1<<32 - 2, at("10.0.0.2:1/TCP"): 1, at("10.0.0.3:1/TCP"): 3, at("10.0.0.4:1/TCP"): 3})
 	for i, want := range []uint32{1<<32 - 1, 2, 4} { // 0 is no id, 1 and 3 are used

@@ -26,7 +26,7 @@ func newSharing(t testing.TB, services, backends int) *sharing {
 		s.insert(&k8s.Service{Namespace: "d", Name: fmt.Sprint("s", i), Type: "ClusterIP", ClusterIPs: []netip.Addr{numberedAddr(96, i)},
 			Ports: []k8s.ServicePort{{Protocol: "TCP", Port: 80}}})
 	}
-	s.say(true)
+	s.setReady(true)
 	s.step()
 	return s
 }
@@ -43,8 +43,8 @@ func (s *sharing) slice(service int, first bool) *k8s.EndpointSlice {
 	return slice
 }
 
-// say changes in one transaction whether the first backend is ready in all slices.
-func (s *sharing) say(first bool) {
+// setReady changes in one transaction whether the first backend is ready in all slices.
+func (s *sharing) setReady(first bool) {
 	rows := make([]any, s.services)
 	for i := range rows {
 		rows[i] = s.slice(i, first)
@@ -110,7 +110,7 @@ func BenchmarkSharedBackends(b *testing.B) {
 	b.Run("removed", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
-			s.say(true)
+			s.setReady(true)
 			s.step()
 			s.leave()
 			b.StartTimer()
@@ -122,7 +122,7 @@ func BenchmarkSharedBackends(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
 			ready = !ready
-			s.say(ready)
+			s.setReady(ready)
 			b.StartTimer()
 			s.step()
 		}

@@ -24,8 +24,8 @@ import (
 // Cell computes services, frontends and backends. No other cell writes these tables, except the statuses of frontends.
 var Cell = cell.Module("services", "Services with their addresses and backends",
 	cell.ProvidePrivate(
-		newEarlierIDs, // from the real maps; tests replace them by a fake
-		newHolders,    // files in the state directory; tests use directories of their own
+		newPreviousIDs, // from the real maps; tests replace them by a fake
+		newHolders,     // files in the state directory; tests use directories of their own
 	),
 	implementation,
 )
@@ -55,7 +55,7 @@ type params struct {
 	Log     *slog.Logger
 	DB      *statedb.DB
 	Rules   rules
-	Earlier earlierIDs
+	Earlier previousIDs
 	Holders *holders
 
 	KubernetesServices statedb.Table[*k8s.Service]

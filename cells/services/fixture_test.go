@@ -66,7 +66,7 @@ func (c *commits) WriteTxnDuration(_ string, tables []string, took time.Duration
 var plain = settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767, HealthPort: 4240,
 	TunnelPort: 8472}
 
-func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
+func newBench(t testing.TB, config Config, previous *fakeIDs) *bench {
 	t.Helper()
 	seen := &commits{}
 	db := statedb.New(statedb.WithMetrics(seen))
@@ -109,7 +109,7 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Stop() })
-	b.c = newController(params{Log: slog.New(slog.DiscardHandler), DB: db, Rules: r, Earlier: earlier, Holders: newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler)), KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
+	b.c = newController(params{Log: slog.New(slog.DiscardHandler), DB: db, Rules: r, Earlier: previous, Holders: newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler)), KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
 		CiliumNodes: others, Cluster: b.rows, NodeAddresses: b.addrs, APIServers: b.apis, Endpoints: b.eps, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
 	return b
 }

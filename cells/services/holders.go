@@ -23,11 +23,11 @@ import (
 // holders stores the owners of addresses that other namespaces claim too, one file for each address, so that an owner keeps its address over a restart. It is
 // for one goroutine.
 type holders struct {
-	files   *statefile.Store
-	log     *slog.Logger
-	earlier map[loadbalancer.Address]string // owners of the previous run; nil when the tables are complete
-	onFile  map[loadbalancer.Address]string
-	dirty   map[loadbalancer.Address]bool // the file may differ from the tables
+	files    *statefile.Store
+	log      *slog.Logger
+	previous map[loadbalancer.Address]string // owners of the previous run; nil when the tables are complete
+	onFile   map[loadbalancer.Address]string
+	dirty    map[loadbalancer.Address]bool // the file may differ from the tables
 }
 
 // maxHolders is the maximum number of files: tenants choose the number of conflicts, and the directory is in memory. For further addresses the age of the
@@ -68,14 +68,14 @@ func (h *holders) load() {
 			f.Err = fmt.Errorf("%w: it is for %s of %q", statefile.ErrCorrupt, one.Address, one.Service)
 		}
 		if f.Err != nil {
-			aside, err := h.files.SetAside(f.Name)
-			h.log.Warn("A file of a service address owner cannot be used; the owner of the address may change", "file", f.Name, "keptAs", aside,
+			quarantined, err := h.files.Quarantine(f.Name)
+			h.log.Warn("A file of a service address owner cannot be used; the owner of the address may change", "file", f.Name, "keptAs", quarantined,
 				"error", errors.Join(f.Err, err))
 			continue
 		}
 		h.onFile[one.Address] = one.Service
 	}
-	h.earlier = maps.Clone(h.onFile)
+	h.previous = maps.Clone(h.onFile)
 }
 
 // settle drops the owners of the previous run when the tables are complete, and marks all files as dirty.
@@ -83,7 +83,7 @@ func (h *holders) settle() {
 	for a := range h.onFile {
 		h.dirty[a] = true
 	}
-	h.earlier = nil
+	h.previous = nil
 }
 
 // left marks the file of an address that no longer has an owner.
@@ -96,7 +96,7 @@ func (h *holders) left(a loadbalancer.Address) {
 // keep updates the files from the tables. Until the tables are complete the files stay unchanged. A file stays while the owner is the same, even when no other
 // namespace claims the address any longer: a service that repeatedly adds and removes its claim must not get the address because of a restart in between.
 func (h *holders) keep(txn statedb.ReadTxn, c *controller) error {
-	if h.earlier != nil {
+	if h.previous != nil {
 		return nil
 	}
 	var errs []error
@@ -106,7 +106,7 @@ func (h *holders) keep(txn statedb.ReadTxn, c *controller) error {
 		switch has := h.onFile[a]; {
 		case row != nil && has == row.Service:
 		case row != nil && has == "" && len(h.onFile) >= maxHolders:
-		case row != nil && wantedElsewhere(row):
+		case row != nil && claimedByOtherNamespace(row):
 			if err = h.files.Write(holding{Address: a}.name(), holding{a, row.Service}); err == nil {
 				h.onFile[a] = row.Service
 			}
@@ -125,8 +125,8 @@ func (h *holders) keep(txn statedb.ReadTxn, c *controller) error {
 	return errors.Join(errs[:min(len(errs), maxProblems)]...)
 }
 
-// wantedElsewhere reports whether a service of another namespace claims the address of a frontend. Within a namespace the age of the objects decides.
-func wantedElsewhere(row *frontends.Frontend) bool {
+// claimedByOtherNamespace reports whether a service of another namespace claims the address of a frontend. Within a namespace the age of the objects decides.
+func claimedByOtherNamespace(row *frontends.Frontend) bool {
 	own := namespaceOf(row.Service)
 	return slices.ContainsFunc(row.Refused, func(name string) bool { return namespaceOf(name) != own })
 }

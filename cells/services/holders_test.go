@@ -50,7 +50,7 @@ func TestHolders_SurviveARestart(t *testing.T) {
 	b.state(sources.Synced)
 	b.insert(web)
 	b.step()
-	there("nobody else claims it", false)
+	there("no other service claims it", false)
 	b.insert(thief)
 	b.step()
 	there("contested", true)
@@ -108,8 +108,8 @@ func TestHolders_Files(t *testing.T) {
 	files(1)
 }
 
-// TestHolders_AFileThatCannotBeUsed: an invalid file is quarantined and not used.
-func TestHolders_AFileThatCannotBeUsed(t *testing.T) {
+// TestHolders_InvalidFile_IsQuarantined: an invalid file is quarantined and not used.
+func TestHolders_InvalidFile_IsQuarantined(t *testing.T) {
 	t.Parallel()
 	h := newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler))
 	good, moved := holding{at("192.0.2.1:80/TCP"), "a/web"}, holding{at("[2001:db8::1]:80/UDP"), "a/dns"}
@@ -122,7 +122,7 @@ func TestHolders_AFileThatCannotBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.load()
-	if len(h.earlier) != 2 || h.earlier[good.Address] != good.Service || h.earlier[moved.Address] != moved.Service {
-		t.Errorf("read %v", h.earlier)
+	if len(h.previous) != 2 || h.previous[good.Address] != good.Service || h.previous[moved.Address] != moved.Service {
+		t.Errorf("read %v", h.previous)
 	}
 }

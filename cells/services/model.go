@@ -167,7 +167,7 @@ func (b *builder) addresses(taken func(netip.Addr) bool) {
 			continue
 		}
 		b.external, b.placed = append(b.external, e.Addr), true
-		why := b.refuses(e.Addr)
+		why := b.rejectionReason(e.Addr)
 		if why == "" && taken(e.Addr) {
 			why = "is the ClusterIP of another Service"
 		}

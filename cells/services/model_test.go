@@ -325,20 +325,20 @@ func (b *bench) naive() []string {
 		slices.SortStableFunc(all[1:], func(x, y front) int {
 			return cmp.Or(cmp.Compare(slices.Index(kinds, x.kind), slices.Index(kinds, y.kind)), cmp.Compare(x.made, y.made), cmp.Compare(x.service, y.service))
 		})
-		f, refused := all[0], []string{}
+		f, rejected := all[0], []string{}
 		has[at] = f.service
 		for _, o := range all[1:] {
-			refused = append(refused, o.service)
+			rejected = append(rejected, o.service)
 			problems[o.service] = append(problems[o.service], "lost "+at)
 		}
 		lines = append(lines, fmt.Sprint("frontend ", at, " ", f.kind, " ", f.service, " ", f.port, " [", list(f.outer), "] [", list(f.inner), "] ", f.two,
-			f.outside, f.drop, f.localOnly, f.loop, f.maglev, f.affinity, f.ranges, f.deny, refused))
+			f.outside, f.drop, f.localOnly, f.loop, f.maglev, f.affinity, f.ranges, f.deny, rejected))
 	}
-	for at, says := range backs {
+	for at, facts := range backs {
 		var all fact
-		names := slices.Sorted(maps.Keys(says))
+		names := slices.Sorted(maps.Keys(facts))
 		for _, name := range names {
-			x := says[name]
+			x := facts[name]
 			all = fact{max(all.state, x.state), cmp.Or(all.node, x.node), cmp.Or(all.zone, x.zone), cmp.Or(all.pod, x.pod)}
 		}
 		lines = append(lines, fmt.Sprint("backend ", at, " ", []string{"not-ready", "terminating", "active"}[all.state], " ", local[netip.MustParseAddrPort(at[:strings.LastIndex(at, "/")]).Addr()], " ", all.node, " ",
@@ -378,9 +378,9 @@ func (b *bench) tables() (lines []string) {
 			b.t.Errorf("frontend %+v: its id is another's, or its backends are in no order", f)
 		}
 		seen[f.ID] = true
-		refused := append([]string{}, f.Refused...)
+		rejected := append([]string{}, f.Refused...)
 		lines = append(lines, fmt.Sprint("frontend ", f.Address, " ", f.Kind, " ", f.Service, " ", f.PortName, " [", names(f.Backends), "] [", names(f.Internal), "] ", f.TwoScopes,
-			f.Outside, f.Drop, f.LocalOnly, f.Loopback, f.Maglev, f.Affinity, f.Ranges, f.Deny, refused))
+			f.Outside, f.Drop, f.LocalOnly, f.Loopback, f.Maglev, f.Affinity, f.Ranges, f.Deny, rejected))
 	}
 	for s := range b.c.Services.All(txn) {
 		lines = append(lines, fmt.Sprint("service ", s.Name, " ", s.Type, " ", s.LocalReady, " ", len(s.Problems)))

@@ -42,9 +42,9 @@ func (b *bench) fill(nodes, services int) {
 	b.step()
 }
 
-// TestNode_ConcernsTheServicesWithItsAddresses: a change of a node computes only the services with an external address that the node has gained or lost, as its
+// TestNode_Change_ComputesAffectedServices: a change of a node computes only the services with an external address that the node has gained or lost, as its
 // own address or in its pod range.
-func TestNode_ConcernsTheServicesWithItsAddresses(t *testing.T) {
+func TestNode_Change_ComputesAffectedServices(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	b.fill(20, 200)

@@ -35,7 +35,7 @@ func TestSharedBackend_ChangesCostEachServiceOnce(t *testing.T) {
 	require.Equal(t, backends.Active, row().State)
 	s.insert(s.slice(7, true))
 	expect("and ready", 1, each, written{frontends: 1, commits: 1})
-	s.say(false)
+	s.setReady(false)
 	expect("all call it not ready", many, many*each, written{frontends: many, backends: 1, commits: 1})
 	require.Equal(t, backends.NotReady, row().State)
 	s.insert(&endpoints.Endpoint{ID: 1, ContainerID: "c", IfName: "eth0", IPv4: numberedAddr(1, 0)})
@@ -44,7 +44,7 @@ func TestSharedBackend_ChangesCostEachServiceOnce(t *testing.T) {
 	s.leave()
 	expect("no service names it", many, many*(each-1), written{services: many, backends: 1, commits: 1})
 	require.Nil(t, row())
-	s.say(true)
+	s.setReady(true)
 	expect("all name it again", many, many*each, written{services: many, frontends: many, backends: 2, commits: 1})
 	require.Len(t, row().Services, many)
 	for i := range many {
@@ -77,8 +77,8 @@ func TestSynced_ComputesEachServiceOnce(t *testing.T) {
 	next.agree("synced")
 }
 
-// TestBackend_KeepsItsIDWhenItMovesFromOneServiceToAnother: established connections belong to the backend and not to the service.
-func TestBackend_KeepsItsIDWhenItMovesFromOneServiceToAnother(t *testing.T) {
+// TestBackend_MovedBetweenServices_KeepsID: established connections belong to the backend and not to the service.
+func TestBackend_MovedBetweenServices_KeepsID(t *testing.T) {
 	t.Parallel()
 	for _, from := range []int{0, 1} { // the service that names it first is computed first, or second
 		s := newSharing(t, 2, 1)
@@ -130,8 +130,8 @@ func TestShared_Model(t *testing.T) {
 	}
 }
 
-// TestLargeService_ReadsTheSlicesThatHaveChanged: a pass reads the old and the new endpoints of changed slices, and no other slices.
-func TestLargeService_ReadsTheSlicesThatHaveChanged(t *testing.T) {
+// TestLargeService_ReadsChangedSlices: a pass reads the old and the new endpoints of changed slices, and no other slices.
+func TestLargeService_ReadsChangedSlices(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, 20)
 	expect := func(what string, read int, want written) {
@@ -197,9 +197,9 @@ func TestLargeService_ReadsAllSlices(t *testing.T) {
 	expect("the node is in a zone", all-inSlice)
 }
 
-// TestPass_TakesAPortionOfTheServicesWithOtherEndpoints: a pass takes a portion of the services with changed endpoints, the last changed ones first, so that
+// TestPass_ComputesChangedServicesInPortions: a pass takes a portion of the services with changed endpoints, the last changed ones first, so that
 // the passes before a change of one service are short.
-func TestPass_TakesAPortionOfTheServicesWithOtherEndpoints(t *testing.T) {
+func TestPass_ComputesChangedServicesInPortions(t *testing.T) {
 	t.Parallel()
 	s := newSharing(t, 5, 2)
 	s.c.portion = 2
@@ -211,7 +211,7 @@ func TestPass_TakesAPortionOfTheServicesWithOtherEndpoints(t *testing.T) {
 		}
 		return names
 	}
-	s.say(false)
+	s.setReady(false)
 	require.Equal(t, tally{models: 2, endpoints: 4, left: 3}, s.pass())
 	old := ready()
 	require.Len(t, old, 3)
@@ -246,8 +246,8 @@ func TestPass_CommitsInPortions(t *testing.T) {
 	b.agree("another address")
 }
 
-// TestPass_NoAddressIsWithoutItsOwnerBetweenCommits: services release addresses in one portion that other services own or get in another portion.
-func TestPass_NoAddressIsWithoutItsOwnerBetweenCommits(t *testing.T) {
+// TestPass_AddressKeepsOwnerBetweenCommits: services release addresses in one portion that other services own or get in another portion.
+func TestPass_AddressKeepsOwnerBetweenCommits(t *testing.T) {
 	t.Parallel()
 	external := func(name, ip, outside string) *k8s.Service { return outer("d", name, ip, outside, 1) }
 	ofNode := func(name, ip string, port uint16) *k8s.Service {
@@ -273,7 +273,7 @@ func TestPass_NoAddressIsWithoutItsOwnerBetweenCommits(t *testing.T) {
 		"a port at an address of this node": {
 			[]any{ofLoadBalancer("a", "10.96.9.1", "192.0.2.1", 30001), ofNode("b", "10.96.9.2", 30002)},
 			[]any{ofLoadBalancer("a", "10.96.9.1", "198.51.100.1", 30001), ofNode("b", "10.96.9.2", 30001)}},
-		"an address that several claimed and none does now": {
+		"an address that had several claimants and now has none": {
 			[]any{external("a", "10.96.9.1", "198.51.100.1"), external("b", "10.96.9.2", "198.51.100.1")},
 			[]any{external("a", "10.96.9.1", ""), external("b", "10.96.9.2", "")}},
 	} {

@@ -97,7 +97,7 @@ func TestScripts(t *testing.T) {
 		fake, state := &fakeIDs{}, settings.Agent{StateDir: t.TempDir()}
 		return []cell.Cell{
 			settings.Cell, inputTables(),
-			cell.Provide(func() earlierIDs { return fake }, func(log *slog.Logger) *holders { return newHolders(state, log) }, fake.commands),
+			cell.Provide(func() previousIDs { return fake }, func(log *slog.Logger) *holders { return newHolders(state, log) }, fake.commands),
 			cell.Module("services", "Services with their addresses and backends", implementation),
 		}
 	})

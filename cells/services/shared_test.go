@@ -14,7 +14,7 @@ import (
 
 // A backend of several services has the best state that any of them reports, and node, zone and pod from the first service, by name, that reports each, in any
 // order of arrival. Only the node itself determines Local.
-func TestBackend_OfSeveralServices(t *testing.T) {
+func TestBackend_SharedByServices(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "c", "a"}, {"c", "a", "b"}} {
 		b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -41,9 +41,9 @@ func TestBackend_OfSeveralServices(t *testing.T) {
 	}
 }
 
-// TestBackend_IsOnThisNodeWhenTheNodeHasIt: a slice of another namespace does not change Local of a backend. Otherwise replies to its external clients would
+// TestBackend_Local_DependsOnNodeAlone: a slice of another namespace does not change Local of a backend. Otherwise replies to its external clients would
 // take another path.
-func TestBackend_IsOnThisNodeWhenTheNodeHasIt(t *testing.T) {
+func TestBackend_Local_DependsOnNodeAlone(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	b.state(sources.Synced)

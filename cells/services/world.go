@@ -34,16 +34,16 @@ func (w *world) isOwn(addr netip.Addr) bool {
 	return found
 }
 
-// refuses returns the reason why no service may have an external address, or the empty string. With such an address an author of a Service could receive the
+// rejectionReason returns the reason why no service may have an external address, or the empty string. With such an address an author of a Service could receive the
 // traffic of others. An address of this node is allowed, except for the ports that [world.reserves] names; other kinds of claims have precedence over it.
-func (w *world) refuses(addr netip.Addr) string {
+func (w *world) rejectionReason(addr netip.Addr) string {
 	nodes := w.nodes.NodesOf(addr)
 	switch {
 	case !usable(addr):
 		return "is unspecified, loopback, link-local or multicast"
 	case !w.isOwn(addr) && len(nodes) > 0:
 		return "is an address of node " + strings.Join(nodes, ", ")
-	case w.nodes.HoldsPods(addr):
+	case w.nodes.InPodCIDR(addr):
 		return "lies in the pod CIDR of a node"
 	}
 	for _, p := range w.ranges {

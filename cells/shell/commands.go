@@ -13,8 +13,8 @@ import (
 // reading are the read-only commands of statedb. Other commands of statedb, including commands of newer versions, are not available.
 var reading = []string{"db", "db/show", "db/get", "db/list", "db/prefix", "db/lowerbound", "db/watch", "db/initialized", "db/dump"}
 
-// refused are the rejected flags of allowed commands: out writes a file, delete removes rows.
-var refused = []string{"out", "delete"}
+// rejectedFlags are the rejected flags of allowed commands: out writes a file, delete removes rows.
+var rejectedFlags = []string{"out", "delete"}
 
 // commands returns the commands of the agent that operators may run.
 func commands(all map[string]script.Cmd, printer shell.HivePrinter) map[string]script.Cmd {
@@ -38,12 +38,12 @@ func isEngines(name string) bool {
 	return found
 }
 
-// guard is a command without the flags in refused.
+// guard is a command without the flags in rejectedFlags.
 type guard struct{ script.Cmd }
 
 // Run returns an error for a rejected flag, and otherwise runs the command.
 func (g guard) Run(s *script.State, args ...string) (script.WaitFunc, error) {
-	for _, name := range refused {
+	for _, name := range rejectedFlags {
 		if s.Flags != nil && s.Flags.Changed(name) {
 			return nil, fmt.Errorf("the flag --%s cannot be used in the agent's shell", name)
 		}

@@ -86,12 +86,12 @@ func (s *server) serve(ctx context.Context, health cell.Health) error {
 				s.session(ctx, conn)
 			})
 		default:
-			refuse(conn)
+			reject(conn)
 		}
 	}
 }
 
-func refuse(conn net.Conn) {
+func reject(conn net.Conn) {
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = conn.Write([]byte("too many shells are open: close one" + shell.ErrorMarker + "\n"))
 	conn.Close()

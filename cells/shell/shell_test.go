@@ -106,8 +106,8 @@ func TestShell_Reads(t *testing.T) {
 	}
 }
 
-// TestShell_Refuses tests commands that the shell must not run. The names come from the engine and from statedb.
-func TestShell_Refuses(t *testing.T) {
+// TestShell_RejectsForbiddenCommands tests commands that the shell must not run. The names come from the engine and from statedb.
+func TestShell_RejectsForbiddenCommands(t *testing.T) {
 	t.Parallel()
 	socket, _ := started(t)
 	names := []string{"db/insert", "db/delete", "db/cmp", "hive/start", "hive/stop"}
@@ -213,8 +213,8 @@ type pipe struct{ net.Conn }
 
 func (pipe) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
 
-// TestShell_ClientThatLeavesEndsItsCommand opens the maximum number of sessions with endless commands and disconnects them; then another client is accepted.
-func TestShell_ClientThatLeavesEndsItsCommand(t *testing.T) {
+// TestShell_ClientDisconnects_CommandEnds opens the maximum number of sessions with endless commands and disconnects them; then another client is accepted.
+func TestShell_ClientDisconnects_CommandEnds(t *testing.T) {
 	t.Parallel()
 	socket, _ := started(t)
 	for range maxSessions {
@@ -233,8 +233,8 @@ func TestShell_ClientThatLeavesEndsItsCommand(t *testing.T) {
 	t.Error("sessions of clients that left are still taken")
 }
 
-// TestShell_AnswersAClientThatOnlySends tests a client that closes its sending side, such as "echo db | nc -U".
-func TestShell_AnswersAClientThatOnlySends(t *testing.T) {
+// TestShell_HalfClosedClient_GetsReply tests a client that closes its sending side, such as "echo db | nc -U".
+func TestShell_HalfClosedClient_GetsReply(t *testing.T) {
 	t.Parallel()
 	socket, _ := started(t)
 	conn, err := net.Dial("unix", socket)

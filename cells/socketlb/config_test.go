@@ -16,11 +16,11 @@ func TestOptions(t *testing.T) {
 		proxy  bool // kube-proxy serves services
 		want   socketlb.Options
 	}{
-		"default":      {DefaultConfig, false, socketlb.Options{Enabled: true, BindProtection: true}},
-		"a kube-proxy": {DefaultConfig, true, socketlb.Options{BindProtection: true}},
-		"not here":     {Config{}, false, socketlb.Options{}},
-		"the node's":   {Config{Sock: true, HostOnly: true}, false, socketlb.Options{Enabled: true, HostOnly: true}},
-		"a group":      {Config{Sock: true, Cgroup: "/run/x/"}, false, socketlb.Options{Enabled: true, Cgroup: "/run/x"}},
+		"default":          {DefaultConfig, false, socketlb.Options{Enabled: true, BindProtection: true}},
+		"a kube-proxy":     {DefaultConfig, true, socketlb.Options{BindProtection: true}},
+		"not on this node": {Config{}, false, socketlb.Options{}},
+		"the node's":       {Config{Sock: true, HostOnly: true}, false, socketlb.Options{Enabled: true, HostOnly: true}},
+		"a group":          {Config{Sock: true, Cgroup: "/run/x/"}, false, socketlb.Options{Enabled: true, Cgroup: "/run/x"}},
 	} {
 		got, err := newOptions(c.config, settings.Agent{KubeProxyReplacement: !c.proxy})
 		require.NoError(t, err, name)

@@ -113,7 +113,7 @@ func (d diagnosis) Connected() (sockets []socket, err error) {
 
 // connection returns a socket with the peer that programs have stored at it.
 func connection(peer *bpf.SockPeer, p loadbalancer.Protocol, found sockdiag.Socket) socket {
-	asked, backend := peer.Asked(), peer.Target()
+	asked, backend := peer.ServiceAddr(), peer.Target()
 	return socket{Service: loadbalancer.Address{Addr: asked.Addr(), Port: asked.Port(), Protocol: p},
 		Backend: loadbalancer.Address{Addr: backend.Addr(), Port: backend.Port(), Protocol: p}, diag: found}
 }

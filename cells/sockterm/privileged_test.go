@@ -52,7 +52,7 @@ func TestPrivilegedTerminate_InANamespace(t *testing.T) {
 	if err := unix.Fstat(int(ns.Handle()), &stat); err != nil {
 		t.Fatal(err)
 	}
-	told, left := map[string]net.Conn{}, map[string]net.Conn{}
+	terminated, left := map[string]net.Conn{}, map[string]net.Conn{}
 	var want []string
 	for addr, service := range map[string]string{"127.0.0.1": "10.96.0.1:80", "::1": "[fd00:96::1]:80"} {
 		for p, network := range map[loadbalancer.Protocol]string{loadbalancer.TCP: "tcp", loadbalancer.UDP: "udp"} {
@@ -70,13 +70,13 @@ func TestPrivilegedTerminate_InANamespace(t *testing.T) {
 					}
 					return c
 				}
-				told[name], left[name+", not translated"], left[name+", connected again"] = dial(), dial(), dial()
+				terminated[name], left[name+", not translated"], left[name+", connected again"] = dial(), dial(), dial()
 			})
 			if t.Failed() {
 				t.FailNow()
 			}
-			peer, asked := told[name].RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort(), netip.MustParseAddrPort(service)
-			store(t, stored, told[name], bpf.NewSockPeer(asked, peer, 7))
+			peer, asked := terminated[name].RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort(), netip.MustParseAddrPort(service)
+			store(t, stored, terminated[name], bpf.NewSockPeer(asked, peer, 7))
 			store(t, stored, left[name+", connected again"], bpf.NewSockPeer(asked, netip.AddrPortFrom(peer.Addr(), peer.Port()+1), 7))
 			want = append(want, describe(socket{Service: loadbalancer.Address{Addr: asked.Addr(), Port: asked.Port(), Protocol: p},
 				Backend: loadbalancer.Address{Addr: peer.Addr(), Port: peer.Port(), Protocol: p}}))
@@ -116,7 +116,7 @@ func TestPrivilegedTerminate_InANamespace(t *testing.T) {
 			t.Errorf("close %s a second time: %v, %v", describe(list[i]), was, err)
 		}
 	}
-	for name, c := range told {
+	for name, c := range terminated {
 		_ = c.SetReadDeadline(time.Now().Add(15 * time.Second))
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
 			t.Errorf("%s: the process reads %v", name, err)
@@ -169,7 +169,7 @@ func listen(t *testing.T, network, addr string) (net.Addr, error) {
 }
 
 // The agent has SYS_ADMIN only if it must close sockets inside pods. Without the capability the error names it.
-func TestPrivilegedOpen_SaysWhichCapabilityItLacks(t *testing.T) {
+func TestPrivilegedOpen_NamesMissingCapability(t *testing.T) {
 	t.Parallel()
 	ns := testnet.New(t)
 	var stat unix.Stat_t

@@ -108,8 +108,8 @@ func (r *nodesRig) runRound() {
 	r.round(&loop.Round{Txn: r.DB.ReadTxn(), Changed: statedb.NewWatchSet()})
 }
 
-// TestNodes_AgreeWithAReaderOfAllNodes randomly changes the rows of a few nodes with a few addresses.
-func TestNodes_AgreeWithAReaderOfAllNodes(t *testing.T) {
+// TestNodes_MatchFullRead randomly changes the rows of a few nodes with a few addresses.
+func TestNodes_MatchFullRead(t *testing.T) {
 	t.Parallel()
 	for _, tunnel := range []bool{false, true} {
 		t.Run(fmt.Sprint("tunnel=", tunnel), func(t *testing.T) {

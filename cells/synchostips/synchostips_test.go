@@ -191,9 +191,9 @@ func insert[Row any](t *testing.T, db *statedb.DB, table statedb.RWTable[Row], r
 	txn.Commit()
 }
 
-// TestNodes_AgentIsNotCalledHangingWhenAServiceChanges: only the slice of the API servers wakes the loop, and a loop that does not
+// TestNodes_ServiceChange_IsNoStall: only the slice of the API servers wakes the loop, and a loop that does not
 // observe a table that it registered for the watchdog ends the agent.
-func TestNodes_AgentIsNotCalledHangingWhenAServiceChanges(t *testing.T) {
+func TestNodes_ServiceChange_IsNoStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var monitor *heartbeat.Monitor
@@ -209,8 +209,8 @@ func TestNodes_AgentIsNotCalledHangingWhenAServiceChanges(t *testing.T) {
 		for range 120 {
 			time.Sleep(heartbeat.Interval)
 			synctest.Wait()
-			if wedges := monitor.Step(heartbeat.Interval, db.ReadTxn()); len(wedges) > 0 {
-				t.Fatalf("the agent would be restarted: %+v", wedges)
+			if stalls := monitor.Step(heartbeat.Interval, db.ReadTxn()); len(stalls) > 0 {
+				t.Fatalf("the agent would be restarted: %+v", stalls)
 			}
 		}
 	})

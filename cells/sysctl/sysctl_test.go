@@ -28,15 +28,15 @@ import (
 
 // fakeKernel is a [kernel] with state. Writes to the setting "net/clamped" have no effect; a setting with the value "unreadable" cannot be read.
 type fakeKernel struct {
-	mu     sync.Mutex
-	values map[string]string
-	fail   int // number of the next writes that fail
-	writes int
-	told   chan rtnl.Setting
+	mu            sync.Mutex
+	values        map[string]string
+	fail          int // number of the next writes that fail
+	writes        int
+	notifications chan rtnl.Setting
 }
 
 func newFakeKernel() *fakeKernel {
-	return &fakeKernel{values: map[string]string{}, told: make(chan rtnl.Setting)}
+	return &fakeKernel{values: map[string]string{}, notifications: make(chan rtnl.Setting)}
 }
 
 // Next implements announcer.
@@ -44,7 +44,7 @@ func (k *fakeKernel) Next(ctx context.Context) ([]rtnl.Setting, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case s := <-k.told:
+	case s := <-k.notifications:
 		return []rtnl.Setting{s}, nil
 	}
 }
@@ -105,7 +105,7 @@ func (k *fakeKernel) commands(w tables.Writer, v verifier) hive.ScriptCmdsOut {
 		"announce": script.Command(script.CmdUsage{Summary: "the kernel announces a setting", Args: "name value"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				value, err := strconv.Atoi(args[1])
-				k.told <- rtnl.Setting{Name: args[0], Value: value}
+				k.notifications <- rtnl.Setting{Name: args[0], Value: value}
 				return nil, err
 			}),
 		"verify": script.Command(script.CmdUsage{Summary: "run the verify job now"},
@@ -195,7 +195,7 @@ func TestProcfs_WritesAndReadsBack(t *testing.T) {
 	}
 }
 
-func TestProcfs_NothingLeadsOut(t *testing.T) {
+func TestProcfs_RejectsPathsOutside(t *testing.T) {
 	t.Parallel()
 	p, dir := tree(t)
 	for _, name := range []string{"net/../../secret", "net/../kernel/secret", "kernel/secret", "net/link", "/etc/passwd", "net//ipv4", "net/", ""} {

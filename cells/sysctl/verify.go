@@ -49,7 +49,7 @@ func registerVerify(jobs job.Group, v verifier) {
 	rounds := 0
 	heartbeat.AddTimer(jobs, "verify-sysctls", func(context.Context) error {
 		rounds++
-		_, err := v.lookAt(func(name string) bool { return rounds%allRounds == 0 || !announcedName(name) })
+		_, err := v.verifySettings(func(name string) bool { return rounds%allRounds == 0 || !announcedName(name) })
 		return err
 	}, v.Drift.Interval)
 	heartbeat.Add(jobs, "follow-sysctls", func(ctx context.Context, health cell.Health) error {
@@ -103,11 +103,11 @@ func announcedName(name string) bool {
 
 // look verifies all settings.
 func (v verifier) look() (again bool, err error) {
-	return v.lookAt(func(string) bool { return true })
+	return v.verifySettings(func(string) bool { return true })
 }
 
-// lookAt verifies the settings for whose names the function returns true. A setting that cannot be read is an error and not a drift.
-func (v verifier) lookAt(names func(string) bool) (again bool, err error) {
+// verifySettings verifies the settings for whose names the function returns true. A setting that cannot be read is an error and not a drift.
+func (v verifier) verifySettings(names func(string) bool) (again bool, err error) {
 	again = drift.Mark(v.Drift, v.Table, v.Drift.DB.ReadTxn(), func(s *tables.Setting) []driftrepairs.Finding {
 		if !names(s.Name) {
 			return nil

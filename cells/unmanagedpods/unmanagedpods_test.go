@@ -47,7 +47,7 @@ func newPods(db *statedb.DB) (statedb.RWTable[*k8s.Pod], upstream.ScriptCmdOut, 
 }
 
 // The endpoint of an ending pod is deleted shortly before the pod. The pod must not be reported as unmanaged in this time.
-func TestCompute_APodThatEndsIsNotCalledUnmanaged(t *testing.T) {
+func TestCompute_TerminatingPod_IsNotUnmanaged(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	pods, err := k8s.NewPodTable(db)

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestRun_Refuses(t *testing.T) {
+func TestRun_RejectsInvalidArguments(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "enable-ip4"), []byte("true"), 0o644); err != nil {
@@ -38,16 +38,16 @@ func TestRun_Refuses(t *testing.T) {
 		args, environ []string
 		want          string
 	}{
-		"unknown flag":              {[]string{"--enable-iptv4"}, nil, `unknown option "--enable-iptv4", the nearest known one is "--enable-ipv4"`},
-		"unknown flag of hive":      {[]string{"hive", "--debg"}, nil, `the nearest known one is "--debug"`},
-		"unknown key in a file":     {[]string{"hive", "--config-dir", dir}, nil, `/enable-ip4: unknown option "enable-ip4"`},
-		"bad value of a flag":       {[]string{"--enable-ipv4=perhaps"}, nil, `--enable-ipv4: bad value "perhaps": want true or false`},
-		"bad value of a variable":   {[]string{"hive"}, []string{"WAGGLE_ENABLE_IPV6=2"}, "--enable-ipv6 from WAGGLE_ENABLE_IPV6"},
-		"a value that a cell hates": {[]string{"hive", "--state-dir=relative"}, nil, `--state-dir="relative": must be an absolute path`},
-		"both families off":         {[]string{"hive", "--enable-ipv4=false", "--enable-ipv6=false"}, nil, "enable at least one address family"},
-		"a protection of Cilium":    {[]string{"hive", "--enable-wireguard"}, nil, "--accept-unprotected=enable-wireguard"},
-		"an old key of Cilium":      {[]string{"hive", "--tunnel=geneve"}, nil, "--tunnel=geneve: is not supported: use vxlan on all nodes"},
-		"an argument":               {[]string{"start"}, nil, "start"},
+		"unknown flag":                {[]string{"--enable-iptv4"}, nil, `unknown option "--enable-iptv4", the nearest known one is "--enable-ipv4"`},
+		"unknown flag of hive":        {[]string{"hive", "--debg"}, nil, `the nearest known one is "--debug"`},
+		"unknown key in a file":       {[]string{"hive", "--config-dir", dir}, nil, `/enable-ip4: unknown option "enable-ip4"`},
+		"bad value of a flag":         {[]string{"--enable-ipv4=perhaps"}, nil, `--enable-ipv4: bad value "perhaps": want true or false`},
+		"bad value of a variable":     {[]string{"hive"}, []string{"WAGGLE_ENABLE_IPV6=2"}, "--enable-ipv6 from WAGGLE_ENABLE_IPV6"},
+		"a value that a cell rejects": {[]string{"hive", "--state-dir=relative"}, nil, `--state-dir="relative": must be an absolute path`},
+		"both families off":           {[]string{"hive", "--enable-ipv4=false", "--enable-ipv6=false"}, nil, "enable at least one address family"},
+		"a protection of Cilium":      {[]string{"hive", "--enable-wireguard"}, nil, "--accept-unprotected=enable-wireguard"},
+		"an old key of Cilium":        {[]string{"hive", "--tunnel=geneve"}, nil, "--tunnel=geneve: is not supported: use vxlan on all nodes"},
+		"an argument":                 {[]string{"start"}, nil, "start"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +84,7 @@ func TestRun_Version(t *testing.T) {
 	}
 }
 
-func TestLockStateDir_RefusesASecondAgent(t *testing.T) {
+func TestLockStateDir_SecondAgent_Fails(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
 	unlock, err := lockStateDir(dir)
@@ -165,18 +165,18 @@ func TestPrivilegedAgent_StartsAloneAndStopsInTime(t *testing.T) {
 	}
 }
 
-func TestAwaitStop_AStopAtTheLastMomentIsOne(t *testing.T) {
+func TestAwaitStop_StopAtDeadline_IsClean(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	for name, c := range map[string]struct {
 		stopped, again, late bool
 		want                 int
 	}{
-		"in time":                         {stopped: true},
-		"at the limit":                    {stopped: true, late: true},
-		"with a second signal":            {stopped: true, again: true},
-		"not":                             {late: true, want: 1},
-		"not, and somebody is in a hurry": {again: true, want: 143},
+		"in time":                      {stopped: true},
+		"at the limit":                 {stopped: true, late: true},
+		"with a second signal":         {stopped: true, again: true},
+		"not":                          {late: true, want: 1},
+		"no stop, and a second signal": {again: true, want: 143},
 	} {
 		for range 50 {
 			done, signals, late := make(chan struct{}), make(chan os.Signal, 1), make(chan time.Time, 1)

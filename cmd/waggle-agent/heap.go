@@ -14,10 +14,10 @@ const (
 	// heapGrowth is the heap growth in percent of the live heap until the next collection. Go's default of 100 kept half of the memory of an idle agent free.
 	// Collections use a tenth of the agent's CPU time, and run a third more often with this value.
 	heapGrowth = 75
-	// heapRoom is the maximum growth of a busy heap in bytes. Objects that are live when a large heap stops growing are spread between garbage and keep the
+	// maxHeapGrowth is the maximum growth of a busy heap in bytes. Objects that are live when a large heap stops growing are spread between garbage and keep the
 	// memory of both allocated: with 75 percent this was a fifth of the memory for the pods of a large cluster. With 32 MB, a new pod costs a sixth more CPU
 	// time.
-	heapRoom = 32 << 20
+	maxHeapGrowth = 32 << 20
 	// heapRest is the time between collections from which on the heap is idle. An earlier collection would not be worth its CPU time.
 	heapRest = 30 * time.Second
 	// leastGrowth is the minimum growth in percent. It bounds the cost of collecting a very large heap.
@@ -56,5 +56,5 @@ func growth(live uint64, after time.Duration) int {
 	if after > heapRest {
 		return heapGrowth
 	}
-	return int(min(heapGrowth, max(leastGrowth, 100*heapRoom/max(live, 1))))
+	return int(min(heapGrowth, max(leastGrowth, 100*maxHeapGrowth/max(live, 1))))
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Not parallel: the setting applies to the whole process.
-func TestBoundHeap_LeavesTheUsersSetting(t *testing.T) {
+func TestBoundHeap_KeepsUserSetting(t *testing.T) {
 	before := debug.SetGCPercent(200)
 	defer debug.SetGCPercent(before)
 	current := func() int {

@@ -43,7 +43,7 @@ func TestRole_HasItsOwnFlags(t *testing.T) {
 		"directory":                {[]string{"hive", api, "--config-dir", dir}, nil, 0, "IPv4Size: (int) 25", "endpoint-manager"},
 		"flag before environment":  {[]string{"hive", "--role=node"}, []string{"WAGGLE_ROLE=cluster"}, 0, "endpoint-manager", "leader-election"},
 		"both in the environment":  {[]string{"hive"}, []string{"WAGGLE_CLUSTER_POOL_IPV4_MASK_SIZE=25"}, 0, "endpoint-manager", "WAGGLE_"},
-		"behind an unknown flag":   {[]string{"--debug", "hive", "--role", "cluster", api}, nil, 0, "leader-election", "endpoint-manager"},
+		"after an unknown flag":    {[]string{"--debug", "hive", "--role", "cluster", api}, nil, 0, "leader-election", "endpoint-manager"},
 		"help of the cluster role": {[]string{"--role=cluster", "--help"}, nil, 0, "--cluster-pool-ipv4-cidr", "--bpf-root"},
 		"help of the node role":    {[]string{"--help"}, nil, 0, "--bpf-root", "--cluster-pool-ipv4-cidr"},
 		"unknown role":             {[]string{"hive", "--role=queen"}, nil, 1, `--role="queen": use node or cluster`, "Cells"},

@@ -10,7 +10,7 @@ import (
 )
 
 // By default the process ends within 4.5 s after the signal and writes the reason after 3 s. The documented limit is 5 s.
-func TestBoundStop_KeepsItsPromises(t *testing.T) {
+func TestBoundStop_EndsWithinLimits(t *testing.T) {
 	t.Parallel()
 	const never = time.Hour
 	for name, c := range map[string]struct {
@@ -19,12 +19,12 @@ func TestBoundStop_KeepsItsPromises(t *testing.T) {
 		code         int
 		recorded     bool
 	}{
-		"at once":                   {0, never, 0, 0, false},
-		"soon":                      {2900 * time.Millisecond, never, 2900 * time.Millisecond, 0, false},
-		"late":                      {4400 * time.Millisecond, never, 4400 * time.Millisecond, 0, true},
-		"never":                     {never, never, 4500 * time.Millisecond, 1, true},
-		"never, and asked again":    {never, time.Second, time.Second, 143, false},
-		"never, and asked too late": {never, 4600 * time.Millisecond, 4500 * time.Millisecond, 1, true},
+		"at once":                       {0, never, 0, 0, false},
+		"soon":                          {2900 * time.Millisecond, never, 2900 * time.Millisecond, 0, false},
+		"late":                          {4400 * time.Millisecond, never, 4400 * time.Millisecond, 0, true},
+		"never":                         {never, never, 4500 * time.Millisecond, 1, true},
+		"never, and signalled again":    {never, time.Second, time.Second, 143, false},
+		"never, and signalled too late": {never, 4600 * time.Millisecond, 4500 * time.Millisecond, 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -97,9 +97,9 @@ func stopHooks(t *testing.T, role string) (hooks []string) {
 	return hooks
 }
 
-// TestStop_IsCleanWithCallsUnderWayAndWhileStarting runs a hive with stages of the maximum duration. The hive must stop in time and with exit code 0, unless
+// TestStop_CleanDuringCallsAndStart runs a hive with stages of the maximum duration. The hive must stop in time and with exit code 0, unless
 // a stage never ends.
-func TestStop_IsCleanWithCallsUnderWayAndWhileStarting(t *testing.T) {
+func TestStop_CleanDuringCallsAndStart(t *testing.T) {
 	t.Parallel()
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt) // starts the goroutine of package signal outside the bubbles

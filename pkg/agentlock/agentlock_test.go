@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-func TestTake_NamesTheHolder(t *testing.T) {
+func TestTake_NamesOwner(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), AgentFile)
 	f, err := Take(path)
@@ -60,7 +60,7 @@ func TestPrivilegedAnnounce_OneNamespace(t *testing.T) {
 }
 
 // The agent accepts no connection. After many calls the backlog of its socket is full, and Announced still reports an agent.
-func TestPrivilegedAnnounced_WhenManyHaveAsked(t *testing.T) {
+func TestPrivilegedAnnounced_AfterManyCalls(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -21,7 +21,7 @@ func Ensure(root string) (mounted bool, err error) {
 	}
 	source := sourceMounted
 	if errors.Is(err, os.ErrNotExist) {
-		source = sourceMade
+		source = sourceCreated
 	}
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return false, fmt.Errorf("create mount point of the BPF file system: %w", err)

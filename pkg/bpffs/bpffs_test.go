@@ -52,7 +52,7 @@ func TestPrivilegedEnsure_MountsOnce(t *testing.T) {
 	}
 }
 
-func TestEnsure_NamesWhatToDo(t *testing.T) {
+func TestEnsure_NamesRemedy(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -68,7 +68,7 @@ func TestEnsure_NamesWhatToDo(t *testing.T) {
 	}
 }
 
-func TestPrivilegedUnmount_OnlyOursAndOnlyEmpty(t *testing.T) {
+func TestPrivilegedUnmount_OnlyOwnAndEmpty(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	dir := t.TempDir()
 	made, there, other := filepath.Join(dir, "made"), filepath.Join(dir, "with space"), filepath.Join(dir, "other")

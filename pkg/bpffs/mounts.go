@@ -16,7 +16,7 @@ import (
 // Sources of mounts that [Ensure] makes. Only this package and readers of /proc/mounts use them.
 const (
 	sourceMounted = "waggle"                // the mount point existed
-	sourceMade    = "waggle-with-directory" // Ensure created the mount point
+	sourceCreated = "waggle-with-directory" // Ensure created the mount point
 )
 
 // ErrInUse means that something is pinned in the BPF file system.
@@ -25,23 +25,23 @@ var ErrInUse = errors.New("the file system has foreign pins")
 // Ours reports whether [Ensure] mounted the file system on root, in this run or a previous one.
 func Ours(root string) (bool, error) {
 	source, err := sourceOf(root)
-	return source == sourceMounted || source == sourceMade, err
+	return source == sourceMounted || source == sourceCreated, err
 }
 
-// MadeDirectory reports whether [Ensure] created the mount point too. It returns false when the file system is no longer mounted.
-func MadeDirectory(root string) (bool, error) {
+// CreatedDirectory reports whether [Ensure] created the mount point too. It returns false when the file system is no longer mounted.
+func CreatedDirectory(root string) (bool, error) {
 	source, err := sourceOf(root)
-	return source == sourceMade, err
+	return source == sourceCreated, err
 }
 
 // Unmount reverses [Ensure]: it unmounts the file system of root, and removes the directory if Ensure created it. It leaves a missing file system, or one
 // that Ensure did not mount, unchanged and returns no error. If the file system is not empty, the error is [ErrInUse].
 func Unmount(root string) error {
 	source, err := sourceOf(root)
-	if err != nil || source != sourceMounted && source != sourceMade {
+	if err != nil || source != sourceMounted && source != sourceCreated {
 		return err
 	}
-	others, err := Others(root, "")
+	others, err := ForeignEntries(root, "")
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func Unmount(root string) error {
 	if err := unix.Unmount(root, 0); err != nil {
 		return fmt.Errorf("unmount BPF file system of %s: %w", root, err)
 	}
-	if source == sourceMade {
+	if source == sourceCreated {
 		if err := os.Remove(root); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove mount point of the BPF file system: %w", err)
 		}
@@ -59,8 +59,8 @@ func Unmount(root string) error {
 	return nil
 }
 
-// Others lists the entries of the BPF file system of root, except the path except and the kernel's own files.
-func Others(root, except string) (names []string, err error) {
+// ForeignEntries lists the entries of the BPF file system of root, except the path except and the kernel's own files.
+func ForeignEntries(root, except string) (names []string, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, fmt.Errorf("read the BPF file system: %w", err)

@@ -15,7 +15,7 @@ import (
 )
 
 // The BPF file system sends notifications of removals.
-func TestPrivilegedWatch_TellsOfPinsThatGo(t *testing.T) {
+func TestPrivilegedWatch_ReportsRemovedPins(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	root := filepath.Join(t.TempDir(), "bpf")
 	inMountNamespace(t, func() {
@@ -42,10 +42,10 @@ func watch(t *testing.T, dir string) error {
 		what string
 		do   func() error
 	}{
-		{"the directory made", func() error { return nil }},
+		{"the directory created", func() error { return nil }},
 		{"a pin", func() error { return errors.Join(m.Pin(filepath.Join(dir, "a")), os.Remove(filepath.Join(dir, "a"))) }},
 		{"the directory removed", func() error { return os.Remove(dir) }},
-		{"the directory made again", func() error { return nil }},
+		{"the directory created again", func() error { return nil }},
 	} {
 		if err := tc.do(); err != nil {
 			return err

@@ -40,7 +40,7 @@ type Entry struct{ Key, Value string }
 // still use its previous map. For other maps of flows both are the same map.
 func Resizing(all map[string]*ebpf.Map) (bits uint32) {
 	for _, name := range bpf.FlowMaps() {
-		if former := all[bpf.FormerName(name)]; former != nil && former != all[name] {
+		if previous := all[bpf.PreviousName(name)]; previous != nil && previous != all[name] {
 			bits |= bpf.ResizeMap(name)
 		}
 	}

@@ -17,7 +17,7 @@ func TestSet_String(t *testing.T) {
 	}
 }
 
-func TestCurrent_RefusesWhatProcDoesNotSay(t *testing.T) {
+func TestCurrent_UnknownSet_Fails(t *testing.T) {
 	t.Parallel()
 	if _, err := current("CapNone"); err == nil {
 		t.Error("a set that the kernel does not have was read")

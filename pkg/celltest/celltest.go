@@ -27,8 +27,8 @@ import (
 const (
 	// timeout limits the time from the start of the last script to the end of all scripts. It suffices for a large package on a busy machine.
 	timeout = 2 * time.Minute
-	// tablePatience is the default timeout of table commands that wait for a content. It only delays a failure.
-	tablePatience = 20 * time.Second
+	// tableTimeout is the default timeout of table commands that wait for a content. It only delays a failure.
+	tableTimeout = 20 * time.Second
 )
 
 // health returns a scope of one in-memory health for each module.
@@ -74,18 +74,18 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	scripttest.Test(t, ctx, setup, []string{"PATH=" + t.TempDir()}, pattern)
 }
 
-// judge checks the loops of a hive as the watchdog of an agent does.
-type judge struct {
+// loopChecker checks the loops of a hive as the watchdog of an agent does.
+type loopChecker struct {
 	monitor *heartbeat.Monitor
 	db      *statedb.DB
 }
 
 // engine returns an engine for one script with its own hive, which stops when the test ends. args are flags of the hive.
-func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) (*script.Engine, *judge) {
+func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) (*script.Engine, *loopChecker) {
 	t.Helper()
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
-	var loops judge
-	h := hive.New(append([]cell.Cell{Infrastructure(), cell.Invoke(func(m *heartbeat.Monitor, db *statedb.DB) { loops = judge{m, db} })}, cells(t)...)...)
+	var loops loopChecker
+	h := hive.New(append([]cell.Cell{Infrastructure(), cell.Invoke(func(m *heartbeat.Monitor, db *statedb.DB) { loops = loopChecker{m, db} })}, cells(t)...)...)
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	h.RegisterFlags(flags)
 	if err := flags.Parse(args); err != nil {
@@ -106,21 +106,21 @@ func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) (
 		}
 	}
 	for _, name := range []string{"db/cmp", "db/initialized"} {
-		cmds[name] = patient{cmds[name]}
+		cmds[name] = timeoutCmd{cmds[name]}
 	}
 	return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}, &loops
 }
 
-// patient is a command that waits for tablePatience.
-type patient struct{ script.Cmd }
+// timeoutCmd is a command that waits for tableTimeout.
+type timeoutCmd struct{ script.Cmd }
 
 // Usage implements [script.Cmd].
-func (p patient) Usage() *script.CmdUsage {
+func (p timeoutCmd) Usage() *script.CmdUsage {
 	usage := *p.Cmd.Usage()
 	flags := usage.Flags
 	usage.Flags = func(fs *pflag.FlagSet) {
 		flags(fs)
-		if err := fs.Set("timeout", tablePatience.String()); err != nil {
+		if err := fs.Set("timeout", tableTimeout.String()); err != nil {
 			panic(err) // the command no longer has the flag
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestRun_GivesModulesWhatTheAgentGives runs a cell that requires the health reporter and the job group of its module.
-func TestRun_GivesModulesWhatTheAgentGives(t *testing.T) {
+// TestRun_ProvidesModuleDependenciesOfAgent runs a cell that requires the health reporter and the job group of its module.
+func TestRun_ProvidesModuleDependenciesOfAgent(t *testing.T) {
 	Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{cell.Module("comb", "Comb", cell.Invoke(func(lc cell.Lifecycle, health cell.Health, _ job.Group) {
 			lc.Append(cell.Hook{OnStart: func(cell.HookContext) error { health.OK("buzzing"); return nil }})
@@ -20,15 +20,15 @@ func TestRun_GivesModulesWhatTheAgentGives(t *testing.T) {
 	})
 }
 
-// TestPatient_WaitsForLongUnlessToldOtherwise parses the flag as the script engine does.
-func TestPatient_WaitsForLongUnlessToldOtherwise(t *testing.T) {
+// TestTimeoutCmd_DefaultTimeout parses the flag as the script engine does.
+func TestTimeoutCmd_DefaultTimeout(t *testing.T) {
 	for name, cmd := range map[string]script.Cmd{"db/cmp": statedb.CompareCmd(statedb.New()), "db/initialized": statedb.InitializedCmd(statedb.New())} {
 		for _, c := range []struct {
 			args []string
 			want time.Duration
-		}{{nil, tablePatience}, {[]string{"--timeout=10ms"}, 10 * time.Millisecond}} {
+		}{{nil, tableTimeout}, {[]string{"--timeout=10ms"}, 10 * time.Millisecond}} {
 			flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-			patient{cmd}.Usage().Flags(flags)
+			timeoutCmd{cmd}.Usage().Flags(flags)
 			if err := flags.Parse(c.args); err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,7 @@ type LongPass struct {
 	db      *statedb.DB
 	monitor *heartbeat.Monitor
 	took    time.Duration
-	wedges  []heartbeat.Wedge
+	stalls  []heartbeat.Stall
 }
 
 // NewLongPass returns a LongPass for a controller that writes to db.
@@ -28,7 +28,7 @@ func (p *LongPass) Piece() {
 	const each = 2 * time.Second
 	p.took += each
 	if now := p.monitor.Step(each, p.db.ReadTxn()); len(now) > 0 {
-		p.wedges = now
+		p.stalls = now
 	}
 }
 
@@ -41,6 +41,6 @@ func (p *LongPass) Run(t testing.TB, run func(context.Context, cell.Health) erro
 	defer end()
 	health, _ := cell.NewSimpleHealth()
 	require.NoError(t, run(ctx, health))
-	require.Empty(t, p.wedges)
+	require.Empty(t, p.stalls)
 	return p.took
 }

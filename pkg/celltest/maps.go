@@ -29,8 +29,8 @@ func (m Maps) Delete(name string, key any) error { return m[name].Delete(key) }
 // Entries implements [bpfmaps.Maps].
 func (Maps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
-// PutFormer implements [bpfmaps.Formers]. There is no shadow map.
-func (m Maps) PutFormer(name string, key, value, _ any) error { return m.Put(name, key, value) }
+// PutPrevious implements [bpfmaps.PreviousLayouts]. There is no shadow map.
+func (m Maps) PutPrevious(name string, key, value, _ any) error { return m.Put(name, key, value) }
 
 // Each implements [bpfmaps.Copies].
 func (m Maps) Each(name string, do func(m *ebpf.Map) error) error {

@@ -20,18 +20,18 @@ func PutRow[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R]
 	require.NoError(tb, err)
 }
 
-// YAMLKeeps reports whether the YAML library restores texts unchanged. The library loses some texts with line breaks after
+// YAMLRoundTrips reports whether the YAML library restores texts unchanged. The library loses some texts with line breaks after
 // leading white space, because its block scalars then lack an indentation indicator. Tests of rows that must survive YAML
 // skip these texts.
-func YAMLKeeps(texts ...string) bool {
-	type holder struct {
+func YAMLRoundTrips(texts ...string) bool {
+	type document struct {
 		One  string
 		Many []string
 		Last string
 	}
 	for _, text := range texts {
-		in := holder{text, []string{text, "0", text}, "0"}
-		var out holder
+		in := document{text, []string{text, "0", text}, "0"}
+		var out document
 		if b, err := yaml.Marshal(in); err != nil || yaml.Unmarshal(b, &out) != nil || !reflect.DeepEqual(in, out) {
 			return false
 		}

@@ -82,20 +82,20 @@ func runVirtual(t *testing.T, file string, archive *txtar.Archive, cells func(t 
 	e, loops := engine(t, args, cells)
 	scripttest.Run(t, e, state, file, bytes.NewReader(archive.Comment))
 	write(t, file, archive, state.FileUpdates)
-	loops.wantNoWedge(t)
+	loops.requireNoStall(t)
 }
 
-// judgedFor is longer than any limit of package heartbeat for a loop.
-const judgedFor = time.Minute
+// watchdogTime is longer than any limit of package heartbeat for a loop.
+const watchdogTime = time.Minute
 
-// wantNoWedge advances virtual time and fails the test if the watchdog reports a stalled loop, for which the liveness probe would end an agent. So each loop
+// requireNoStall advances virtual time and fails the test if the watchdog reports a stalled loop, for which the liveness probe would end an agent. So each loop
 // must wake on any change of the tables that it names to the watchdog.
-func (j *judge) wantNoWedge(t *testing.T) {
+func (j *loopChecker) requireNoStall(t *testing.T) {
 	t.Helper()
-	for range judgedFor / heartbeat.Interval {
+	for range watchdogTime / heartbeat.Interval {
 		time.Sleep(heartbeat.Interval)
-		if wedges := j.monitor.Step(heartbeat.Interval, j.db.ReadTxn()); len(wedges) > 0 {
-			t.Errorf("after the script: %s", wedges[0].What)
+		if stalls := j.monitor.Step(heartbeat.Interval, j.db.ReadTxn()); len(stalls) > 0 {
+			t.Errorf("after the script: %s", stalls[0].What)
 			return
 		}
 	}

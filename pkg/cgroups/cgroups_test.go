@@ -23,7 +23,7 @@ func TestMounts(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestRoot_SaysWhatHelps(t *testing.T) {
+func TestRoot_NamesRemedy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write := func(text string) string {
@@ -37,7 +37,7 @@ func TestRoot_SaysWhatHelps(t *testing.T) {
 	require.ErrorContains(t, err, "begins below it, as in a container: mount /sys/fs/cgroup of the machine")
 }
 
-func TestResolve_SaysWhatHelps(t *testing.T) {
+func TestResolve_NamesRemedy(t *testing.T) {
 	t.Parallel()
 	_, err := Resolve(t.TempDir())
 	require.ErrorContains(t, err, "it is not a directory of cgroup2: mount cgroup2")

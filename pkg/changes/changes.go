@@ -34,8 +34,8 @@ func Follow[R any](txn statedb.WriteTxn, table statedb.Table[R]) (*Feed[R], erro
 // changes. UpTo may wait until another goroutine has completed its commit, so txn must not be a write transaction of the table.
 func (f *Feed[R]) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (list []statedb.Change[R]) {
 	if revision := f.table.Revision(txn); revision > f.upTo {
-		_, told := f.rows.Next(txn)
-		<-told
+		_, watch := f.rows.Next(txn)
+		<-watch
 		f.upTo = revision
 	}
 	rows, _ := f.rows.Next(txn)

@@ -40,7 +40,7 @@ func follow(t *testing.T, db *statedb.DB, table statedb.RWTable[row]) *changes.F
 
 // Each round is one commit to several tables. A reader that wakes for any of them takes a snapshot, and the feeds return the rows of
 // all tables in it. With the iterators of statedb alone, this fails within some thousand rounds.
-func TestUpTo_IsNoLessThanTheSnapshot(t *testing.T) {
+func TestUpTo_CoversSnapshot(t *testing.T) {
 	t.Parallel()
 	const rounds = 20000
 	db := statedb.New()
@@ -96,7 +96,7 @@ func TestUpTo_IsNoLessThanTheSnapshot(t *testing.T) {
 }
 
 // A reader does not wake without a change: after UpTo has returned all changes, its channel is open, also for an empty table.
-func TestUpTo_WaitsWhenThereIsNothing(t *testing.T) {
+func TestUpTo_NoChanges_Waits(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	table := newTable(t, db, "a")
@@ -135,9 +135,9 @@ func TestUpTo_WaitsWhenThereIsNothing(t *testing.T) {
 	quiet()
 }
 
-// TestUpTo_ChannelsAreOfOneFeed: a commit to both tables after the snapshot closes the channels of both feeds. With one channel for both, a reader that asks
+// TestUpTo_OneChannelPerFeed: a commit to both tables after the snapshot closes the channels of both feeds. With one channel for both, a reader that asks
 // after each wait which feed has changes would take a change of one feed for a change of the other, and miss it.
-func TestUpTo_ChannelsAreOfOneFeed(t *testing.T) {
+func TestUpTo_OneChannelPerFeed(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	a, b := newTable(t, db, "a"), newTable(t, db, "b")

@@ -15,7 +15,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return out
 }
 
-func TestNew_Refuses(t *testing.T) {
+func TestNew_Rejects(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		cidrs []netip.Prefix

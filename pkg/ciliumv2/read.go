@@ -36,7 +36,7 @@ type members uint8
 
 func (m *members) once(r *jsonscan.Reader, bit int) {
 	if *m&(1<<bit) != 0 {
-		r.Refuse()
+		r.Fail()
 	}
 	*m |= 1 << bit
 }
@@ -64,7 +64,7 @@ func readMetadata(r *jsonscan.Reader, meta *metav1.ObjectMeta, node string) {
 			seen.once(r, 5)
 			made, err := time.Parse(time.RFC3339, string(r.Text()))
 			if err != nil {
-				r.Refuse()
+				r.Fail()
 			}
 			meta.CreationTimestamp = metav1.NewTime(made.Local())
 		case "labels":
@@ -85,7 +85,7 @@ func readNodeLabel(r *jsonscan.Reader, node string) (labels map[string]string) {
 		}
 		value := r.Text()
 		if labels != nil || string(value) == node {
-			r.Refuse()
+			r.Fail()
 		}
 		labels = map[string]string{NodeLabel: string(value)}
 	})
@@ -172,7 +172,7 @@ func readPort(r *jsonscan.Reader) (port NamedPort) {
 			seen.once(r, 2)
 			number := r.Int()
 			if number < 0 || number > math.MaxUint16 {
-				r.Refuse()
+				r.Fail()
 			}
 			port.Port = uint16(number)
 		default:

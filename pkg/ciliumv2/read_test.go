@@ -95,7 +95,7 @@ func TestReadEndpoint_MakesTheSameRow(t *testing.T) {
 }
 
 // The row of an object that this node wrote has a digest of all its fields, so ReadEndpoint must reject the object.
-func TestReadEndpoint_LeavesOwnObjects(t *testing.T) {
+func TestReadEndpoint_RejectsOwnObjects(t *testing.T) {
 	t.Parallel()
 	if compare(t, strings.Replace(endpointText, `"waggle.io/node":"two"`, `"waggle.io/node":"one"`, 1)) {
 		t.Error("it was read")

@@ -118,7 +118,7 @@ func (c *Client) call(ctx context.Context, op string, r request, value any) erro
 	case err != nil:
 		return unanswered(op, c.socket, err)
 	case a.status >= 300:
-		return refused(op, a.status, a.line, a.body)
+		return newError(op, a.status, a.line, a.body)
 	case value == nil || len(a.body) == 0:
 		return nil
 	}

@@ -32,7 +32,7 @@ func agent(t *testing.T, handler http.HandlerFunc) *Client {
 	return New(socket)
 }
 
-func TestErrors_SayWhatToCheck(t *testing.T) {
+func TestErrors_NameWhatToCheck(t *testing.T) {
 	t.Parallel()
 	missing := New(filepath.Join(t.TempDir(), "none.sock"))
 	_, err := missing.PodConfig(t.Context())
@@ -63,7 +63,7 @@ func TestErrors_SayWhatToCheck(t *testing.T) {
 	}
 }
 
-func TestCalls_SayWhatTheyWant(t *testing.T) {
+func TestCalls_SendExpectedRequest(t *testing.T) {
 	t.Parallel()
 	var seen atomic.Value
 	c := agent(t, func(w http.ResponseWriter, r *http.Request) {

@@ -62,8 +62,8 @@ func Interrupted(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// refused returns the error of an unsuccessful response.
-func refused(op string, status int, line string, body []byte) *Error {
+// newError returns the error of an unsuccessful response.
+func newError(op string, status int, line string, body []byte) *Error {
 	return &Error{Op: op, Status: status, Line: line, Message: message(body)}
 }
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// saying accepts connections, sends the given text and closes the connection.
-func saying(t *testing.T, say string) string {
+// respondWith accepts connections, sends the given text and closes the connection.
+func respondWith(t *testing.T, response string) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "a.sock")
 	l, err := net.Listen("unix", socket)
@@ -29,7 +29,7 @@ func saying(t *testing.T, say string) string {
 				return
 			}
 			_, _ = conn.Read(make([]byte, 4096))
-			_, _ = io.WriteString(conn, say)
+			_, _ = io.WriteString(conn, response)
 			_ = conn.Close()
 		}
 	}()
@@ -37,7 +37,7 @@ func saying(t *testing.T, say string) string {
 	return socket
 }
 
-func TestExchange_ReadsAnswersOfAnySize(t *testing.T) {
+func TestExchange_ReadsResponsesOfAnySize(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 100, 3000, 1 << 20} {
 		c := agent(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("x", size)) })
@@ -48,9 +48,9 @@ func TestExchange_ReadsAnswersOfAnySize(t *testing.T) {
 	}
 }
 
-func TestExchange_RefusesWhatIsNoWholeAnswer(t *testing.T) {
+func TestExchange_RejectsIncompleteResponse(t *testing.T) {
 	t.Parallel()
-	for say, want := range map[string]error{ // nil matches any error
+	for response, want := range map[string]error{ // nil matches any error
 		"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nabcd": io.ErrUnexpectedEOF,
 		"HTTP/1.0 200 OK\r\nContent-":                      nil,
 		"HTTP/1.0 200":                                     io.EOF,
@@ -58,9 +58,9 @@ func TestExchange_RefusesWhatIsNoWholeAnswer(t *testing.T) {
 		"HTTP/1.0 OK\r\n\r\n":                              errNoHTTP,
 		"HTTP/1.0 100 Continue\r\n\r\n":                    errNoHTTP,
 	} {
-		_, err := New(saying(t, say)).exchange(t.Context(), request{method: "GET", target: "/"})
+		_, err := New(respondWith(t, response)).exchange(t.Context(), request{method: "GET", target: "/"})
 		if err == nil || want != nil && !errors.Is(err, want) {
-			t.Errorf("%q: got %v, want %v", say, err, want)
+			t.Errorf("%q: got %v, want %v", response, err, want)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// Patience holds the timeouts of [Client.WaitConfig].
-type Patience struct {
+// Timeouts holds the timeouts of [Client.WaitConfig].
+type Timeouts struct {
 	Absent   time.Duration // timeout without a response, from the agent's last response on; 0 means one attempt
 	Starting time.Duration // timeout of the whole wait while the agent reports that it is starting
 }
@@ -21,16 +21,16 @@ const pollInterval = 50 * time.Millisecond
 
 // WaitConfig returns the configuration when the agent can attach pods. It retries while the agent is unreachable or starting; after the timeout it
 // returns [ErrUnreachable], or [ErrStarting] with the missing conditions.
-func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*PodConfig, error) {
+func (c *Client) WaitConfig(ctx context.Context, timeouts Timeouts) (*PodConfig, error) {
 	begin := time.Now()
-	longest := max(patience.Starting, patience.Absent)
+	longest := max(timeouts.Starting, timeouts.Absent)
 	var heard time.Duration // from begin to the agent's last response
 	for {
 		// An agent that accepts the connection and sends nothing must not block the caller longer than a starting agent.
 		attempt, cancel := context.WithDeadline(ctx, begin.Add(max(longest, time.Second)))
 		config, err := c.PodConfig(attempt)
 		cancel()
-		limit := patience.Starting
+		limit := timeouts.Starting
 		switch {
 		case err == nil && config.Agent.State != models.AgentStateStateStarting:
 			return config, nil
@@ -38,7 +38,7 @@ func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*PodConfig,
 			heard = time.Since(begin)
 			err = fmt.Errorf("%w: it waits for %s", ErrStarting, orNothing(config.Agent.WaitingFor))
 		case errors.Is(err, ErrUnreachable):
-			limit = min(heard+patience.Absent, longest)
+			limit = min(heard+timeouts.Absent, longest)
 		case Status(err) == 503:
 			heard = time.Since(begin)
 		default:

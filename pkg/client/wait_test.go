@@ -82,24 +82,24 @@ func took(f func()) time.Duration {
 }
 
 // WaitConfig waits for the specified time, whatever the agent does.
-func TestWaitConfig_BoundsItsPatience(t *testing.T) {
+func TestWaitConfig_RespectsTimeout(t *testing.T) {
 	t.Parallel()
-	patience := Patience{Absent: 5 * time.Second, Starting: 20 * time.Second}
+	timeouts := Timeouts{Absent: 5 * time.Second, Starting: 20 * time.Second}
 	for name, c := range map[string]struct {
 		agent    func(*testing.T, *inMemory)
-		patience Patience
+		timeouts Timeouts
 		takes    time.Duration
 		want     error
 	}{
-		"absent":        {func(*testing.T, *inMemory) {}, patience, 5 * time.Second, ErrUnreachable},
-		"one attempt":   {func(*testing.T, *inMemory) {}, Patience{}, 0, ErrUnreachable},
-		"starting":      {func(t *testing.T, n *inMemory) { n.serve(t, always(models.AgentStateStateStarting)) }, patience, 20 * time.Second, ErrStarting},
-		"ready":         {func(t *testing.T, n *inMemory) { n.serve(t, always(models.AgentStateStateReady)) }, patience, 0, nil},
-		"silent":        {func(t *testing.T, n *inMemory) { n.silent(t) }, patience, 20 * time.Second, context.DeadlineExceeded},
-		"silent, again": {func(t *testing.T, n *inMemory) { n.silent(t) }, Patience{}, time.Second, context.DeadlineExceeded},
+		"absent":        {func(*testing.T, *inMemory) {}, timeouts, 5 * time.Second, ErrUnreachable},
+		"one attempt":   {func(*testing.T, *inMemory) {}, Timeouts{}, 0, ErrUnreachable},
+		"starting":      {func(t *testing.T, n *inMemory) { n.serve(t, always(models.AgentStateStateStarting)) }, timeouts, 20 * time.Second, ErrStarting},
+		"ready":         {func(t *testing.T, n *inMemory) { n.serve(t, always(models.AgentStateStateReady)) }, timeouts, 0, nil},
+		"silent":        {func(t *testing.T, n *inMemory) { n.silent(t) }, timeouts, 20 * time.Second, context.DeadlineExceeded},
+		"silent, again": {func(t *testing.T, n *inMemory) { n.silent(t) }, Timeouts{}, time.Second, context.DeadlineExceeded},
 		"absent, then ready": {func(t *testing.T, n *inMemory) {
 			time.AfterFunc(3975*time.Millisecond, func() { n.serve(t, always(models.AgentStateStateReady)) })
-		}, patience, 4 * time.Second, nil},
+		}, timeouts, 4 * time.Second, nil},
 		"starting, ready": {func(t *testing.T, n *inMemory) {
 			begun := time.Now()
 			n.serve(t, func() models.AgentStateState {
@@ -108,17 +108,17 @@ func TestWaitConfig_BoundsItsPatience(t *testing.T) {
 				}
 				return models.AgentStateStateReady
 			})
-		}, patience, 19 * time.Second, nil},
+		}, timeouts, 19 * time.Second, nil},
 		// The absence timeout of an agent that was starting and then stopped begins at its last response.
 		"starting, then absent": {func(t *testing.T, n *inMemory) {
 			stop := n.serve(t, always(models.AgentStateStateStarting))
 			time.AfterFunc(9975*time.Millisecond, stop)
-		}, patience, 9950*time.Millisecond + 5*time.Second, ErrUnreachable},
+		}, timeouts, 9950*time.Millisecond + 5*time.Second, ErrUnreachable},
 		"starting, absent, ready": {func(t *testing.T, n *inMemory) {
 			stop := n.serve(t, always(models.AgentStateStateStarting))
 			time.AfterFunc(9975*time.Millisecond, stop)
 			time.AfterFunc(13975*time.Millisecond, func() { n.serve(t, always(models.AgentStateStateReady)) })
-		}, patience, 14 * time.Second, nil},
+		}, timeouts, 14 * time.Second, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +127,7 @@ func TestWaitConfig_BoundsItsPatience(t *testing.T) {
 				c.agent(t, n)
 				var config *PodConfig
 				var err error
-				d := took(func() { config, err = n.WaitConfig(t.Context(), c.patience) })
+				d := took(func() { config, err = n.WaitConfig(t.Context(), c.timeouts) })
 				if d < c.takes-pollInterval || d > c.takes || !errors.Is(err, c.want) || err == nil && config.DeviceMTU != 1500 {
 					t.Errorf("%+v, %v after %v, want %v after %v", config, err, d, c.want, c.takes)
 				}

@@ -44,16 +44,16 @@ func TestFollower_AgreesWithAnIndexOfAllRows(t *testing.T) {
 			addr, pod := netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)}), netip.AddrFrom4([4]byte{10, byte(i), 0, 1})
 			require.Equal(t, index.NodesOf(addr), f.NodesOf(addr))
 			found += len(f.NodesOf(addr))
-			require.Equal(t, index.HoldsPods(pod), f.HoldsPods(pod))
+			require.Equal(t, index.InPodCIDR(pod), f.InPodCIDR(pod))
 			for _, name := range []string{"a", "b", "c", "d"} {
-				require.Equal(t, index.MayHold(name, pod), f.MayHold(name, pod))
+				require.Equal(t, index.MayHost(name, pod), f.MayHost(name, pod))
 			}
 		}
 	}
 	require.NotZero(t, found)
 }
 
-func TestUnresolved_NamesANodeWhoseObjectsAreNotInItsRow(t *testing.T) {
+func TestUnresolved_ObjectsMissingInRow_NamesNode(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	objects, err1 := k8s.NewNodeTable(db)
@@ -86,8 +86,8 @@ func TestUnresolved_NamesANodeWhoseObjectsAreNotInItsRow(t *testing.T) {
 	}
 }
 
-// TestRows_TellWhatARowWas changes rows at random, several times in one snapshot, and compares the reported rows with the table.
-func TestRows_TellWhatARowWas(t *testing.T) {
+// TestRows_ReportPreviousRow changes rows at random, several times in one snapshot, and compares the reported rows with the table.
+func TestRows_ReportPreviousRow(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	db := statedb.New()

@@ -37,10 +37,10 @@ func (x *Index) Replace(before, after *tables.Node) {
 // NodesOf returns the names of the nodes that have an address: at most one, unless rows of removed nodes are kept. The caller must not change the list.
 func (x *Index) NodesOf(addr netip.Addr) []string { return x.nodes.Of(Whole(addr)) }
 
-// MayHold reports whether a pod with an address may be on a node: the longest pod range that contains the address belongs to the node.
-func (x *Index) MayHold(node string, addr netip.Addr) bool {
+// MayHost reports whether a pod with an address may be on a node: the longest pod range that contains the address belongs to the node.
+func (x *Index) MayHost(node string, addr netip.Addr) bool {
 	return slices.Contains(x.ranges.At(addr), node)
 }
 
-// HoldsPods reports whether a pod range of any node contains an address.
-func (x *Index) HoldsPods(addr netip.Addr) bool { return len(x.ranges.At(addr)) > 0 }
+// InPodCIDR reports whether a pod range of any node contains an address.
+func (x *Index) InPodCIDR(addr netip.Addr) bool { return len(x.ranges.At(addr)) > 0 }

@@ -17,13 +17,13 @@ func TestIndex_LongestRangeDecides(t *testing.T) {
 		{"a", "10.1.0.7", true}, {"a", "fd01::7", true}, {"a", "10.2.0.7", false}, {"wide", "10.1.0.7", false}, {"wide", "10.2.0.7", true},
 		{"none", "10.2.0.7", false}, {"", "10.1.0.7", false},
 	} {
-		require.Equal(t, c.want, x.MayHold(c.node, netip.MustParseAddr(c.addr)), "%+v", c)
+		require.Equal(t, c.want, x.MayHost(c.node, netip.MustParseAddr(c.addr)), "%+v", c)
 	}
-	require.True(t, x.HoldsPods(netip.MustParseAddr("10.1.0.7")))
-	require.False(t, x.HoldsPods(netip.MustParseAddr("192.0.2.1")))
+	require.True(t, x.InPodCIDR(netip.MustParseAddr("10.1.0.7")))
+	require.False(t, x.InPodCIDR(netip.MustParseAddr("192.0.2.1")))
 }
 
-func TestParseRange_IsNoneOfMostOfTheWorld(t *testing.T) {
+func TestParseRange_RejectsLargeAndSpecialRanges(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"10.1.0.7/24": "10.1.0.0/24", "10.0.0.0/8": "10.0.0.0/8", "fd00::1/16": "fd00::/16", "0.0.0.0/0": "", "::/0": "", "10.0.0.0/7": "",
 		"fc00::/15": "", "nonsense": "", "::ffff:10.0.0.0/104": "", "127.0.0.0/8": "", "224.0.0.0/8": ""} {

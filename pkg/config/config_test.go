@@ -104,8 +104,8 @@ func TestLoad_DirectoryNamedByTheEnvironment(t *testing.T) {
 	}
 }
 
-// TestLoad_Refuses checks the text of the error for each kind of mistake.
-func TestLoad_Refuses(t *testing.T) {
+// TestLoad_Rejects checks the text of the error for each kind of mistake.
+func TestLoad_Rejects(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		files   map[string]string
@@ -146,7 +146,7 @@ func TestLoad_Refuses(t *testing.T) {
 	}
 }
 
-func TestLoad_DirectoryThatIsNoConfiguration(t *testing.T) {
+func TestLoad_InvalidDirectory(t *testing.T) {
 	t.Parallel()
 	load := func(dir string) string {
 		flags := newFlags()

@@ -11,8 +11,8 @@ func cidrGroup() Definition {
 				"externalCIDRs": list("CIDRs or addresses; an empty list is a group that matches nothing.", cidr("")),
 			}).require("externalCIDRs"),
 		}).require("spec"))
-	former := d.Spec.Versions[0]
-	former.Name, former.Storage, former.Deprecated = "v2alpha1", false, true
-	d.Spec.Versions = append(d.Spec.Versions, former)
+	previous := d.Spec.Versions[0]
+	previous.Name, previous.Storage, previous.Deprecated = "v2alpha1", false, true
+	d.Spec.Versions = append(d.Spec.Versions, previous)
 	return d
 }

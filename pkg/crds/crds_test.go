@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// TestAll_AreTheResourcesOfTheClient: there is a definition for each of the client's resources of group cilium.io, and no other.
-func TestAll_AreTheResourcesOfTheClient(t *testing.T) {
+// TestAll_EqualsClientResources: there is a definition for each of the client's resources of group cilium.io, and no other.
+func TestAll_EqualsClientResources(t *testing.T) {
 	t.Parallel()
 	if group != ciliumv2.GroupVersion.Group || version != ciliumv2.GroupVersion.Version || sliceVersion != ciliumv2.SliceGroupVersion.Version {
 		t.Errorf("%s/%s is not %s", group, version, ciliumv2.GroupVersion)

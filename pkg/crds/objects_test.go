@@ -109,7 +109,7 @@ status: {conditions: [{type: Valid, status: "True"}]}`, ""},
 		"port as a number":         {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: 80}]}]}]}", "port: is no string"},
 		"unknown entity":           {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromEntities: [moon]}]}", "is not one of"},
 		"no CIDR":                  {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromCIDR: [x]}]}", "none of 3 alternatives"},
-		"requests that are denied": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingressDeny: [{toPorts: [{rules: {http: [{}]}}]}]}",
+		"denied requests": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingressDeny: [{toPorts: [{rules: {http: [{}]}}]}]}",
 			""},
 		"41 ports": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [" +
 			strings.Repeat("{port: '1'},", 41) + "]}]}]}", "more than 40"},

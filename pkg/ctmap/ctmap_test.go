@@ -23,28 +23,28 @@ func FuzzKeyOf(f *testing.F) {
 	f.Add([]byte{10, 0, 0, 1}, []byte{10, 0, 0, 2}, uint16(7), uint16(7), uint8(1), uint8(8))
 	f.Add([]byte{10, 0, 0, 1}, []byte{10, 0, 0, 1}, uint16(2), uint16(256), uint8(6), uint8(0))
 	f.Fuzz(func(t *testing.T, a, b []byte, sport, dport uint16, protocol, kind uint8) {
-		opener, ok1 := netip.AddrFromSlice(a)
-		target, ok2 := netip.AddrFromSlice(b)
-		if !ok1 || !ok2 || len(a) != len(b) || opener.Is4In6() || target.Is4In6() || opener.Is4() && (opener.IsUnspecified() || target.IsUnspecified()) {
+		initiator, ok1 := netip.AddrFromSlice(a)
+		responder, ok2 := netip.AddrFromSlice(b)
+		if !ok1 || !ok2 || len(a) != len(b) || initiator.Is4In6() || responder.Is4In6() || initiator.Is4() && (initiator.IsUnspecified() || responder.IsUnspecified()) {
 			return // not addresses of a packet
 		}
-		question := bpf.CtFlow{Opener: netip.AddrPortFrom(opener, sport), Target: netip.AddrPortFrom(target, dport), Protocol: protocol}
+		question := bpf.CtFlow{Initiator: netip.AddrPortFrom(initiator, sport), Responder: netip.AddrPortFrom(responder, dport), Protocol: protocol}
 		icmp := protocol == unix.IPPROTO_ICMP || protocol == unix.IPPROTO_ICMPV6
 		if icmp {
-			question.Target, question.ICMPType = netip.AddrPortFrom(target, sport), kind
+			question.Responder, question.ICMPType = netip.AddrPortFrom(responder, sport), kind
 		}
 		key, second := KeyOf(question)
 		flow := Flow{Key: key}
 		if second {
-			flow.Entry.Flags = bpf.CtOpenerSecond
+			flow.Entry.Flags = bpf.CtInitiatorSecond
 		}
 		if got := flow.Tuple(); got != question {
 			t.Errorf("%+v came back as %+v", question, got)
 		}
 		back := question
-		back.Opener, back.Target = question.Target, question.Opener
+		back.Initiator, back.Responder = question.Responder, question.Initiator
 		other, _ := KeyOf(back)
-		same := opener == target && question.Opener.Port() == question.Target.Port()
+		same := initiator == responder && question.Initiator.Port() == question.Responder.Port()
 		if icmp && !same && other == key {
 			t.Errorf("%+v: a question of the other side has the same key", question)
 		}
@@ -66,32 +66,32 @@ func TestStateAt(t *testing.T) {
 	}{
 		"SYN":                    {unix.IPPROTO_TCP, false, 0, 1001, Opening},
 		"SYN-ACK":                {unix.IPPROTO_TCP, false, uint32(bpf.CtReplied), 1001, Handshake},
-		"ACK":                    {unix.IPPROTO_TCP, true, uint32(bpf.CtStands), 9000, Established},
-		"FIN of the opener":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerFin), 9000, Closing},
-		"FIN of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtTargetFin), 9000, Closing},
-		"FIN of both":            {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerFin | bpf.CtTargetFin), 1010, Closed},
-		"RST of the opener":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerReset), 1010, Reset},
-		"RST of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtTargetReset), 1010, Reset},
+		"ACK":                    {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished), 9000, Established},
+		"FIN of the initiator":   {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtInitiatorFin), 9000, Closing},
+		"FIN of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtResponderFin), 9000, Closing},
+		"FIN of both":            {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtInitiatorFin | bpf.CtResponderFin), 1010, Closed},
+		"RST of the initiator":   {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtInitiatorReset), 1010, Reset},
+		"RST of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtResponderReset), 1010, Reset},
 		"datagram":               {unix.IPPROTO_UDP, false, 0, 1060, Unanswered},
 		"answer":                 {unix.IPPROTO_UDP, false, uint32(bpf.CtReplied), 1060, Answered},
-		"question after it":      {unix.IPPROTO_UDP, true, 0, 1060, Answered},
-		"the last tick":          {unix.IPPROTO_TCP, true, uint32(bpf.CtStands), 1000, Expired},
+		"request after it":       {unix.IPPROTO_UDP, true, 0, 1060, Answered},
+		"the last tick":          {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished), 1000, Expired},
 		"long over":              {unix.IPPROTO_UDP, false, 0, 2, Expired},
 		"the clock wraps around": {unix.IPPROTO_UDP, true, 0, math.MaxUint32, Expired},
 	} {
 		f := Flow{Established: tc.established, Key: Key{V4: bpf.CtKey4{Protocol: tc.protocol}}, Entry: bpf.CtEntry{Expires: tc.expires}}
 		for bit := uint32(1); bit <= tc.flags; bit <<= 1 { // the type of the flags is not exported
 			switch tc.flags & bit {
-			case uint32(bpf.CtOpenerFin):
-				f.Entry.Flags |= bpf.CtOpenerFin
-			case uint32(bpf.CtTargetFin):
-				f.Entry.Flags |= bpf.CtTargetFin
-			case uint32(bpf.CtOpenerReset):
-				f.Entry.Flags |= bpf.CtOpenerReset
-			case uint32(bpf.CtTargetReset):
-				f.Entry.Flags |= bpf.CtTargetReset
-			case uint32(bpf.CtStands):
-				f.Entry.Flags |= bpf.CtStands
+			case uint32(bpf.CtInitiatorFin):
+				f.Entry.Flags |= bpf.CtInitiatorFin
+			case uint32(bpf.CtResponderFin):
+				f.Entry.Flags |= bpf.CtResponderFin
+			case uint32(bpf.CtInitiatorReset):
+				f.Entry.Flags |= bpf.CtInitiatorReset
+			case uint32(bpf.CtResponderReset):
+				f.Entry.Flags |= bpf.CtResponderReset
+			case uint32(bpf.CtEstablished):
+				f.Entry.Flags |= bpf.CtEstablished
 			case uint32(bpf.CtReplied):
 				f.Entry.Flags |= bpf.CtReplied
 			}
@@ -135,8 +135,8 @@ func TestProtocol_IsAWordOrANumber(t *testing.T) {
 
 func TestOwner(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ opener, target, want uint16 }{{0, 0, 0}, {3, 0, 3}, {0, 4, 4}, {3, 4, 3}} {
-		if got := (&Flow{Entry: bpf.CtEntry{Opener: tc.opener, Target: tc.target}}).Owner(); got != tc.want {
+	for _, tc := range []struct{ initiator, responder, want uint16 }{{0, 0, 0}, {3, 0, 3}, {0, 4, 4}, {3, 4, 3}} {
+		if got := (&Flow{Entry: bpf.CtEntry{Opener: tc.initiator, Target: tc.responder}}).Owner(); got != tc.want {
 			t.Errorf("%+v: %d", tc, got)
 		}
 	}
@@ -193,7 +193,7 @@ func TestPrivilegedReader_SeesEveryEntryOnce(t *testing.T) {
 					t.Fatalf("a slice of %d", len(flows))
 				}
 				for _, f := range flows {
-					if !want[f.Tuple()] || f.Established != m.Established || f.Entry.Packets != uint64(f.Tuple().Opener.Port()) {
+					if !want[f.Tuple()] || f.Established != m.Established || f.Entry.Packets != uint64(f.Tuple().Initiator.Port()) {
 						t.Fatalf("unexpected or seen twice: %+v", f)
 					}
 					delete(want, f.Tuple())
@@ -218,12 +218,12 @@ func anyFlow(random *rand.Rand, ipv6 bool) (bpf.CtFlow, Key, bpf.CtEntry) {
 		}
 		return netip.AddrFrom4([4]byte(slices.Replace(b[:4], 0, 1, 10)))
 	}
-	flow := bpf.CtFlow{Opener: netip.AddrPortFrom(addr(), uint16(random.Uint32())), Target: netip.AddrPortFrom(addr(), uint16(random.Uint32())),
+	flow := bpf.CtFlow{Initiator: netip.AddrPortFrom(addr(), uint16(random.Uint32())), Responder: netip.AddrPortFrom(addr(), uint16(random.Uint32())),
 		Protocol: unix.IPPROTO_TCP}
 	key, second := KeyOf(flow)
-	entry := bpf.CtEntry{Check: 1, Packets: uint64(flow.Opener.Port())}
+	entry := bpf.CtEntry{Check: 1, Packets: uint64(flow.Initiator.Port())}
 	if second {
-		entry.Flags = bpf.CtOpenerSecond
+		entry.Flags = bpf.CtInitiatorSecond
 	}
 	return flow, key, entry
 }

@@ -10,28 +10,28 @@ import (
 
 // KeyOf returns the key of a flow in the layout of the programs, and reports whether the initiator is the second side of the key.
 // The addresses must be of one family; for ICMP both ports are the identifier.
-func KeyOf(t bpf.CtFlow) (key Key, openerSecond bool) {
-	from, to := sideOf(t.Opener.Addr().Unmap().AsSlice(), t.Opener.Port()), sideOf(t.Target.Addr().Unmap().AsSlice(), t.Target.Port())
-	if openerSecond = to.before(from); openerSecond {
+func KeyOf(t bpf.CtFlow) (key Key, initiatorSecond bool) {
+	from, to := sideOf(t.Initiator.Addr().Unmap().AsSlice(), t.Initiator.Port()), sideOf(t.Responder.Addr().Unmap().AsSlice(), t.Responder.Port())
+	if initiatorSecond = to.before(from); initiatorSecond {
 		from, to = to, from
 	}
-	asker := uint8(0)
+	requester := uint8(0)
 	if t.Protocol == unix.IPPROTO_ICMP || t.Protocol == unix.IPPROTO_ICMPV6 {
-		asker = 1
-		if openerSecond {
-			asker = 2
+		requester = 1
+		if initiatorSecond {
+			requester = 2
 		}
 	}
 	ports := [2]uint16{from.port, to.port}
 	if len(from.addr) == 4 {
 		key.V4 = bpf.CtKey4{Addr: [2]uint32{binary.NativeEndian.Uint32(from.addr), binary.NativeEndian.Uint32(to.addr)}, Port: ports,
-			Protocol: t.Protocol, Asker: asker, Type: t.ICMPType}
-		return key, openerSecond
+			Protocol: t.Protocol, Asker: requester, Type: t.ICMPType}
+		return key, initiatorSecond
 	}
 	key.IPv6 = true
 	key.V6 = bpf.CtKey6{Addr: [2][16]uint8{[16]byte(from.addr), [16]byte(to.addr)}, Port: ports,
-		Protocol: t.Protocol, Asker: asker, Type: t.ICMPType}
-	return key, openerSecond
+		Protocol: t.Protocol, Asker: requester, Type: t.ICMPType}
+	return key, initiatorSecond
 }
 
 // side is one end of a flow, with its port in network byte order.

@@ -36,15 +36,15 @@ func (f *Flow) StateAt(now uint32) State {
 		return Answered
 	case f.protocol() != unix.IPPROTO_TCP:
 		return Unanswered
-	case flags&(bpf.CtOpenerReset|bpf.CtTargetReset) != 0:
+	case flags&(bpf.CtInitiatorReset|bpf.CtResponderReset) != 0:
 		return Reset
-	case flags&bpf.CtOpenerFin != 0 && flags&bpf.CtTargetFin != 0:
+	case flags&bpf.CtInitiatorFin != 0 && flags&bpf.CtResponderFin != 0:
 		return Closed
-	case flags&(bpf.CtOpenerFin|bpf.CtTargetFin) != 0:
+	case flags&(bpf.CtInitiatorFin|bpf.CtResponderFin) != 0:
 		return Closing
 	case !replied:
 		return Opening
-	case flags&bpf.CtStands == 0:
+	case flags&bpf.CtEstablished == 0:
 		return Handshake
 	}
 	return Established

@@ -50,9 +50,9 @@ type Entry struct {
 	NewestInterface int `json:"newest-interface,omitempty"`
 }
 
-// Means reports whether the entry applies to an attachment with its names and this index of the host end. It does not apply to one that was
+// AppliesTo reports whether the entry applies to an attachment with its names and this index of the host end. It does not apply to one that was
 // made after the DEL.
-func (e Entry) Means(hostIfIndex int) bool {
+func (e Entry) AppliesTo(hostIfIndex int) bool {
 	return e.NewestInterface == 0 || hostIfIndex <= e.NewestInterface
 }
 

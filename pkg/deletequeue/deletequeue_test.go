@@ -59,7 +59,7 @@ func TestOpen_WithoutStateDirectory(t *testing.T) {
 	}
 }
 
-func TestReplay_GivesEachEntryOnce(t *testing.T) {
+func TestReplay_PassesEachEntryOnce(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "queue")
 	enqueue(t, dir, "b", "a", "b", "a")
@@ -115,7 +115,7 @@ func TestEnqueue_IsBounded(t *testing.T) {
 	}
 }
 
-func TestEnqueue_TheSameAttachmentAgainReplacesItsEntry(t *testing.T) {
+func TestEnqueue_SameAttachment_ReplacesEntry(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	q, err := Open(t.Context(), dir)
@@ -134,13 +134,13 @@ func TestEnqueue_TheSameAttachmentAgainReplacesItsEntry(t *testing.T) {
 	if err != nil || len(got) != 1 || got[0].NewestInterface != 9 {
 		t.Errorf("replayed %+v, error %v", got, err)
 	}
-	if e := got[0]; !e.Means(9) || e.Means(10) || !(Entry{}).Means(10) {
+	if e := got[0]; !e.AppliesTo(9) || e.AppliesTo(10) || !(Entry{}).AppliesTo(10) {
 		t.Error("an entry means host ends that existed when it was made, and no later ones")
 	}
 }
 
 // An entry that cannot be opened because no file descriptor is free may be valid, so it stays.
-func TestReplay_KeepsWhatItCannotOpen(t *testing.T) {
+func TestReplay_KeepsUnopenableEntries(t *testing.T) {
 	if os.Getenv(limitEnv) != "" {
 		withoutDescriptors(os.Getenv(limitEnv))
 		return
@@ -148,7 +148,7 @@ func TestReplay_KeepsWhatItCannotOpen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	enqueue(t, dir, "a")
-	cmd := exec.Command(os.Args[0], "-test.run=TestReplay_KeepsWhatItCannotOpen")
+	cmd := exec.Command(os.Args[0], "-test.run=TestReplay_KeepsUnopenableEntries")
 	cmd.Env = append(os.Environ(), limitEnv+"="+dir)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "too many open files") {
@@ -184,7 +184,7 @@ func withoutDescriptors(dir string) {
 	fmt.Println(err)
 }
 
-func TestReplay_SetsAsideWhatItCannotReadAndKeepsWhatFails(t *testing.T) {
+func TestReplay_QuarantinesUnreadableKeepsFailed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	enqueue(t, dir, "good", "stubborn")

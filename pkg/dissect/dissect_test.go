@@ -47,7 +47,7 @@ func TestEthernet(t *testing.T) {
 			Summary{"ICMPv6", a6, b6, 0, 0, 58, 128}},
 		"IPv6 later fragment": {with(v6, "2c") + "0600 0008 00000001" + ports + "00000000", Summary{"TCP", a6, b6, 0, 0, 6, 0}},
 		"IPv6 first fragment": {with(v6, "2c") + "0600 0001 00000001" + ports + "00000000", Summary{"TCP", a6, b6, 8080, 80, 6, 0}},
-		"behind a VLAN tag":   {strings.Replace(with(v4, "06")+ports, "0800", "8100 0005 0800", 1), Summary{"TCP", a4, b4, 8080, 80, 6, 0}},
+		"after a VLAN tag":    {strings.Replace(with(v4, "06")+ports, "0800", "8100 0005 0800", 1), Summary{"TCP", a4, b4, 8080, 80, 6, 0}},
 	} {
 		if got := Ethernet(packet(t, tc.in)); got != tc.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)

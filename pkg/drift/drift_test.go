@@ -18,7 +18,7 @@ type ledger []driftrepairs.Finding
 
 func (l *ledger) Record(findings ...driftrepairs.Finding) { *l = append(*l, findings...) }
 
-func TestMark_OnlyRowsThatWereWrittenAndHaveNotChangedSince(t *testing.T) {
+func TestMark_OnlyUnchangedWrittenRows(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	table, err := bpfendpoints.NewLinkTable(db)

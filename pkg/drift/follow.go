@@ -14,8 +14,8 @@ const (
 	// pace is the minimum time between two reads after the first few: a process that changes state all the time causes five reads a second.
 	pace  = 200 * time.Millisecond
 	burst = 5
-	// patience is the maximum number of reads for one notification. The timer finds drift that remains after these.
-	patience = 25
+	// maxReads is the maximum number of reads for one notification. The timer finds drift that remains after these.
+	maxReads = 25
 )
 
 // Follow reads the kernel whenever next returns, which means that a notification may report drift. look reads the kernel and calls [Mark]; Follow repeats it
@@ -34,7 +34,7 @@ func Follow(ctx context.Context, health cell.Health, next func(context.Context) 
 			return nil
 		}
 		again := true
-		for tries := 0; again && tries < patience; tries++ {
+		for tries := 0; again && tries < maxReads; tries++ {
 			if limiter.Wait(ctx) != nil {
 				return nil
 			}

@@ -19,7 +19,7 @@ func TestFollow_ConflictIsLimitedAndNeverGivenUp(t *testing.T) {
 	for name, find := range map[string]func(look int) (repaired, again bool, err error){
 		"each look finds the change":           func(int) (bool, bool, error) { return true, false, nil },
 		"the reconciler is slow":               func(look int) (bool, bool, error) { return look%3 == 0, look%3 != 0, nil },
-		"each look finds a row that changes":   func(int) (bool, bool, error) { return true, true, nil },
+		"each scan finds a changing row":       func(int) (bool, bool, error) { return true, true, nil },
 		"each second read of the kernel fails": func(look int) (bool, bool, error) { return look%2 == 0, false, []error{nil, unreadable}[look%2] },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func TestParseRef(t *testing.T) {
 	}
 }
 
-func TestParseRef_Refuses(t *testing.T) {
+func TestParseRef_Rejects(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"", ":", "x", "-1", "65536", "cilium-local:", "cni-attachment-id:", "cni-attachment-id::eth0",
 		"cni-attachment-id:abc:", "cni-attachment-id:abc:eth0:1", "cni-attachment-id:../x:eth0", "container-id:a/b",

@@ -107,8 +107,8 @@ func FormatLabels(labels map[string]string) []string {
 	return list
 }
 
-// WithOthers copies the labels in have from sources other than k8s into ofPod, and returns the result.
-func WithOthers(ofPod, have map[string]string) map[string]string {
+// MergeOtherSources copies the labels in have from sources other than k8s into ofPod, and returns the result.
+func MergeOtherSources(ofPod, have map[string]string) map[string]string {
 	for key, value := range have {
 		if LabelSource(key) != SourceK8s {
 			ofPod[key] = value

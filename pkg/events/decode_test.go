@@ -178,7 +178,7 @@ func TestNote_SurvivesTheStream(t *testing.T) {
 	}
 }
 
-func TestDecode_Refuses(t *testing.T) {
+func TestDecode_Rejects(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []record{drop([]byte{1, 2, 3}), verdict([]byte{1, 2, 3})} {
 		for n := range whole {

@@ -44,8 +44,8 @@ func TestReason_EqualsC(t *testing.T) {
 		"REASON_STALE_IP": events.StaleIP, "REASON_NO_ENDPOINT": events.NoEndpoint,
 		"REASON_IPV6_EXTENSION": events.IPv6Extension, "REASON_UNSUPPORTED_L2": events.UnsupportedL2,
 		"REASON_UNKNOWN_SENDER": events.UnknownSender, "REASON_FORBIDDEN_ICMPV6": events.ForbiddenICMPv6,
-		"REASON_VLAN": events.VLANFilter, "REASON_MULTICAST": events.MulticastRefused,
-		"REASON_HOUSEKEEPING": events.Housekeeping, "REASON_NEIGHBOUR_TARGET": events.UnknownNeighbour,
+		"REASON_VLAN": events.VLANFilter, "REASON_MULTICAST": events.Multicast,
+		"REASON_CONTROL_TRAFFIC": events.ControlTraffic, "REASON_NEIGHBOUR_TARGET": events.UnknownNeighbour,
 		"REASON_CT_INSERT": events.FlowNotStored, "REASON_CT_UNKNOWN": events.UnknownFlow,
 		"REASON_UNKNOWN_IDENTITY": events.UnknownIdentity, "REASON_FRAGMENT_UNKNOWN": events.UnknownFragment,
 		"REASON_POLICY_DENY": events.PolicyDenyRule, "REASON_CT_FULL": events.FlowsFull, "REASON_CT_SHARE": events.FlowsShare,
@@ -78,13 +78,13 @@ func TestFile_EqualsC(t *testing.T) {
 		"FILE_ETH": events.FileEth, "FILE_HOST_EGRESS": events.FileHostEgress, "FILE_IPV4": events.FileIPv4,
 		"FILE_IPV6": events.FileIPv6, "FILE_ND": events.FileND, "FILE_POD_EGRESS": events.FilePodEgress,
 		"FILE_POD_INGRESS": events.FilePodIngress, "FILE_POLICY": events.FilePolicy,
-		"FILE_CONNTRACK": events.FileConntrack, "FILE_FRAGMENTS": events.FileFragments, "FILE_JUDGE": events.FileJudge,
+		"FILE_CONNTRACK": events.FileConntrack, "FILE_FRAGMENTS": events.FileFragments, "FILE_EVALUATE": events.FileEvaluate,
 		"FILE_L4": events.FileL4, "FILE_RELATED": events.FileRelated, "FILE_TRACK": events.FileTrack,
 		"FILE_NAT_CREATE": events.FileNATCreate, "FILE_NAT_REWRITE": events.FileNATRewrite, "FILE_NAT_ERROR": events.FileNATError, "FILE_DROP": events.FileDrop, "FILE_POD_STEPS": events.FilePodSteps,
 		"FILE_OVERLAY": events.FileOverlay, "FILE_OVERLAY_INGRESS": events.FileOverlayIngress, "FILE_FORWARD": events.FileForward,
 		"FILE_OVERLAY_INNER": events.FileOverlayInner, "FILE_TO_NODE": events.FileToNode, "FILE_DECAP": events.FileDecap, "FILE_DIRECT_SEND": events.FileDirectSend,
 		"FILE_NETDEV_INGRESS": events.FileNetdevIngress, "FILE_NETDEV_EGRESS": events.FileNetdevEgress, "FILE_SNAT": events.FileSNAT,
-		"FILE_LEAVE": events.FileLeave, "FILE_POD_SERVICE": events.FilePodService,
+		"FILE_ROUTE": events.FileRoute, "FILE_POD_SERVICE": events.FilePodService,
 	}
 	got := enum(t, "source_file")
 	for name, value := range got {

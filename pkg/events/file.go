@@ -19,7 +19,7 @@ const (
 	FilePolicy        File = 210
 	FileConntrack     File = 211
 	FileFragments     File = 212
-	FileJudge         File = 213
+	FileEvaluate      File = 213
 	FileL4            File = 214
 	FileRelated       File = 215
 	FileTrack         File = 216
@@ -28,7 +28,7 @@ const (
 	FileNetdevIngress File = 219
 	FileNetdevEgress  File = 220
 	FileSNAT          File = 221
-	FileLeave         File = 222
+	FileRoute         File = 222
 	FileNATRewrite    File = 223
 	FileNATError      File = 224
 	FileDrop          File = 225
@@ -70,8 +70,8 @@ func (f File) String() string {
 		return "conntrack.h"
 	case FileFragments:
 		return "fragments.h"
-	case FileJudge:
-		return "judge.h"
+	case FileEvaluate:
+		return "evaluate.h"
 	case FileL4:
 		return "l4.h"
 	case FileRelated:
@@ -104,8 +104,8 @@ func (f File) String() string {
 		return "netdev_egress.c"
 	case FileSNAT:
 		return "snat.h"
-	case FileLeave:
-		return "leave.h"
+	case FileRoute:
+		return "route.h"
 	case FileNATRewrite:
 		return "nat_rewrite.h"
 	case FileNATError:

@@ -43,8 +43,8 @@ const (
 	PolicyDenyRule   Reason = 181 // a rule denies; with PolicyDenied no rule allows
 	VLANFilter       Reason = 182
 	NoNode           Reason = 197 // the outer source of a packet for the tunnel is no node of the cluster
-	MulticastRefused Reason = 240 // multicast and broadcast stay on the pod's link
-	Housekeeping     Reason = 241 // control traffic (group reports, router solicitations, address probes): counted, without an event
+	Multicast        Reason = 240 // multicast and broadcast stay on the pod's link
+	ControlTraffic   Reason = 241 // control traffic (group reports, router solicitations, address probes): counted, without an event
 	UnknownNeighbour Reason = 242 // ARP or neighbour discovery for an address other than the gateway's
 	FlowsFull        Reason = 243 // no capacity for another established flow
 	FlowsShare       Reason = 244 // the endpoint has used up its quota of established flows
@@ -90,9 +90,9 @@ func (r Reason) text() (string, bool) {
 		return "Fragmented packet", true
 	case VNIDiffers:
 		return "VNI is not the identity in ipcache", true
-	case MulticastRefused:
+	case Multicast:
 		return "Multicast not carried", true
-	case Housekeeping:
+	case ControlTraffic:
 		return "Link housekeeping", true
 	case UnknownNeighbour:
 		return "Neighbour is not the gateway", true

@@ -29,7 +29,7 @@ func TestFollow_TheFirstRows(t *testing.T) {
 	heartbeat.Follow(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status, "first")
 	expect := func(when string, want ...string) {
 		t.Helper()
-		if got := m.Behind(db.ReadTxn()); !slices.Equal(got, want) {
+		if got := m.Lagging(db.ReadTxn()); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
 	}

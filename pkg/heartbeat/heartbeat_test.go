@@ -110,8 +110,8 @@ func build(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	var judge sync.WaitGroup
-	judge.Go(func() {
+	var watchdog sync.WaitGroup
+	watchdog.Go(func() {
 		for last := time.Now(); ; last = time.Now() {
 			select {
 			case <-ctx.Done():
@@ -123,7 +123,7 @@ func build(t *testing.T) *world {
 	})
 	t.Cleanup(func() {
 		stop()
-		judge.Wait()
+		watchdog.Wait()
 		if err := h.Stop(log, context.Background()); err != nil {
 			t.Error(err)
 		}
@@ -173,8 +173,8 @@ func (w *world) red(t *testing.T) (string, time.Duration) {
 	return "", time.Since(began)
 }
 
-// TestMonitor_FindsWhatHangs blocks and releases one part after the other, in fake time.
-func TestMonitor_FindsWhatHangs(t *testing.T) {
+// TestMonitor_ReportsStalls blocks and releases one part after the other, in fake time.
+func TestMonitor_ReportsStalls(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		freeze func(w *world) (thaw func())
@@ -231,13 +231,13 @@ func TestMonitor_FindsWhatHangs(t *testing.T) {
 	}
 }
 
-// TestMonitor_FindsARowThatNobodyAttempts has a reconciler whose loop does not run.
-func TestMonitor_FindsARowThatNobodyAttempts(t *testing.T) {
+// TestMonitor_UnattemptedRow_IsReported has a reconciler whose loop does not run.
+func TestMonitor_UnattemptedRow_IsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, db, table := unattended(t, false)
 		w := &world{db: db, table: table}
-		steps := func(n int) (found []heartbeat.Wedge) {
+		steps := func(n int) (found []heartbeat.Stall) {
 			for range n {
 				found = m.Step(time.Second, db.ReadTxn())
 			}
@@ -283,8 +283,8 @@ func unattended(t *testing.T, remote bool) (*heartbeat.Monitor, *statedb.DB, sta
 	return m, db, table
 }
 
-// TestBehind: before the table has caught up, any pending row counts as lag, later only a row that is pending for long.
-func TestBehind(t *testing.T) {
+// TestLagging: before the table has caught up, any pending row counts as lag, later only a row that is pending for long.
+func TestLagging(t *testing.T) {
 	t.Parallel()
 	m, db, table := unattended(t, false)
 	w := &world{db: db, table: table}
@@ -311,16 +311,16 @@ func TestBehind(t *testing.T) {
 		{func() { set(reconciler.StatusDone()) }, 0},
 	} {
 		c.do()
-		if got := m.Behind(db.ReadTxn()); len(got) != c.want || c.want == 1 && got[0] != "row wax of table combs to be in the kernel" {
+		if got := m.Lagging(db.ReadTxn()); len(got) != c.want || c.want == 1 && got[0] != "row wax of table combs to be in the kernel" {
 			t.Errorf("step %d: %q, want %d rows", i, got, c.want)
 		}
 	}
 	remote, db2, table2 := unattended(t, true)
 	(&world{db: db2, table: table2}).insert("wax")
-	if got := remote.Behind(db2.ReadTxn()); len(got) != 0 {
+	if got := remote.Lagging(db2.ReadTxn()); len(got) != 0 {
 		t.Errorf("rows of the API server: %q", got)
 	}
-	if got := (*heartbeat.Monitor)(nil).Behind(db.ReadTxn()); got != nil {
+	if got := (*heartbeat.Monitor)(nil).Lagging(db.ReadTxn()); got != nil {
 		t.Errorf("without a monitor: %q", got)
 	}
 }
@@ -354,11 +354,11 @@ func TestFollow(t *testing.T) {
 		_, _, _ = table.Insert(txn, &comb{Name: "wax", Status: c.status})
 		txn.Commit()
 		for range c.seconds {
-			if wedges := m.Step(time.Second, db.ReadTxn()); len(wedges) > 0 {
-				t.Errorf("step %d: %+v", i, wedges)
+			if stalls := m.Step(time.Second, db.ReadTxn()); len(stalls) > 0 {
+				t.Errorf("step %d: %+v", i, stalls)
 			}
 		}
-		if got := m.Behind(db.ReadTxn()); len(got) != c.want || c.want == 1 && got[0] != "row wax of table combs to be in the kernel" {
+		if got := m.Lagging(db.ReadTxn()); len(got) != c.want || c.want == 1 && got[0] != "row wax of table combs to be in the kernel" {
 			t.Errorf("step %d: %q, want %d rows", i, got, c.want)
 		}
 		set := statedb.NewWatchSet()
@@ -377,12 +377,12 @@ type source struct{ root *cell.SimpleHealth }
 
 func (s source) ForModule(id cell.FullModuleID) cell.Health { return s.root.NewScope(id.String()) }
 
-// TestMonitor_IsGreen runs ten minutes of fake time with conditions that look like a stall but are none.
-func TestMonitor_IsGreen(t *testing.T) {
+// TestMonitor_NoStall_IsHealthy runs ten minutes of fake time with conditions that look like a stall but are none.
+func TestMonitor_NoStall_IsHealthy(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(w *world){
-		"nothing to do":  func(*world) {},
-		"rows that fail": func(w *world) { w.failing = errors.New("no route to the API server"); w.insert("a", "b", "c") },
+		"nothing to do": func(*world) {},
+		"failing rows":  func(w *world) { w.failing = errors.New("no route to the API server"); w.insert("a", "b", "c") },
 		"a table in flux": func(w *world) {
 			go func() {
 				for range 600 {
@@ -405,8 +405,8 @@ func TestMonitor_IsGreen(t *testing.T) {
 	}
 }
 
-// TestMonitor_AProcessThatWasStopped stops the process for an hour while its loop is busy and a row is pending.
-func TestMonitor_AProcessThatWasStopped(t *testing.T) {
+// TestMonitor_StoppedProcess_IsNoStall stops the process for an hour while its loop is busy and a row is pending.
+func TestMonitor_StoppedProcess_IsNoStall(t *testing.T) {
 	t.Parallel()
 	m, db, table := unattended(t, false)
 	(&world{db: db, table: table}).insert("wax")
@@ -428,8 +428,8 @@ func TestMonitor_AProcessThatWasStopped(t *testing.T) {
 	loop.Wait()
 }
 
-// TestLive_WithoutAJudge: a result of a monitor that has not stepped for long is not valid.
-func TestLive_WithoutAJudge(t *testing.T) {
+// TestLive_WithoutRecentStep: a result of a monitor that has not stepped for long is not valid.
+func TestLive_WithoutRecentStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, db := heartbeat.NewMonitor(), statedb.New()
@@ -465,7 +465,7 @@ func TestTransactions_DeadlockOfTwo(t *testing.T) {
 	var blocked sync.WaitGroup
 	blocked.Go(func() { db.WriteTxn(honey).Abort() })
 	blocked.Go(func() { db.WriteTxn(wax).Abort() })
-	var got []heartbeat.Wedge
+	var got []heartbeat.Stall
 	for range 11 {
 		got = m.Step(time.Second, db.ReadTxn())
 	}

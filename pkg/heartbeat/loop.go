@@ -113,8 +113,8 @@ func (l *loop) rest(d time.Duration) {
 
 func (l *loop) end() { l.monitor.forget(l) }
 
-// judge returns the fault of the loop at a time, and since when.
-func (l *loop) judge(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
+// evaluate returns the fault of the loop at a time, and since when.
+func (l *loop) evaluate(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
 	if busy := l.busy.Load(); busy != 0 {
 		l.lag = lag{}
 		if now-(busy-1) > int64(l.limit) {
@@ -125,11 +125,11 @@ func (l *loop) judge(now int64, txn statedb.ReadTxn) (wrong string, since int64)
 	if due := l.due.Load(); due != 0 && now-due > int64(idleLimit) {
 		return "loop " + l.name + " hangs: its timer has not fired", due
 	}
-	return l.behind(now, txn)
+	return l.lagging(now, txn)
 }
 
-// behind compares the tables with the revisions that the loop has read. Every call of the loop restarts the time.
-func (l *loop) behind(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
+// lagging compares the tables with the revisions that the loop has read. Every call of the loop restarts the time.
+func (l *loop) lagging(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
 	all := l.seen.Load()
 	if all == nil {
 		return "", 0

@@ -24,8 +24,8 @@ const (
 	txnLimit     = 10 * time.Second / scale
 )
 
-// Wedge is a stall: a loop, row or table lock that makes no progress.
-type Wedge struct {
+// Stall is a stall: a loop, row or table lock that makes no progress.
+type Stall struct {
 	What  string        // one line, beginning with loop, table or row and its name
 	Since time.Time     // by the wall clock
 	For   time.Duration // in the monitor's time
@@ -37,82 +37,82 @@ type Monitor struct {
 	Fault func(loop string)
 
 	clock   atomic.Int64 // ns that this process ran, as counted by the steps
-	verdict atomic.Pointer[[]Wedge]
+	verdict atomic.Pointer[[]Stall]
 	stepped atomic.Pointer[time.Time] // end of the last step
 	held    sync.Map                  // name of a table -> *hold
 
 	mu      sync.Mutex // guards the fields below, only briefly; no function is called under it
-	watched []judged
+	watched []evaluator
 	next    chan struct{} // closed at the end of the next step
 }
 
-// judged is a loop or a reconciler. It gets the monitor's time and returns a fault and since when it exists.
-type judged interface {
-	judge(now int64, txn statedb.ReadTxn) (wrong string, since int64)
+// evaluator is a loop or a reconciler. It gets the monitor's time and returns a fault and since when it exists.
+type evaluator interface {
+	evaluate(now int64, txn statedb.ReadTxn) (wrong string, since int64)
 }
 
 // reconciled is a reconciler. behind returns a row that has not been attempted yet: any such row until there was none for the first time, later a row
 // that has been pending for 10 s. watch adds channels to set that close when the result may change; step closes with the next step.
 type reconciled interface {
-	behind(now int64, txn statedb.ReadTxn) string
+	lagging(now int64, txn statedb.ReadTxn) string
 	watch(txn statedb.ReadTxn, set *statedb.WatchSet, step <-chan struct{})
 }
 
 // NewMonitor returns a monitor without loops.
 func NewMonitor() *Monitor {
 	m := &Monitor{next: make(chan struct{})}
-	m.verdict.Store(&[]Wedge{})
+	m.verdict.Store(&[]Stall{})
 	return m
 }
 
-// Wedges returns the stalls that the last step found, the oldest first. It never blocks.
-func (m *Monitor) Wedges() []Wedge { return *m.verdict.Load() }
+// Stalls returns the stalls that the last step found, the oldest first. It never blocks.
+func (m *Monitor) Stalls() []Stall { return *m.verdict.Load() }
 
 // Step advances the monitor's time by elapsed, but by 2 s at most, and checks all loops. Only one goroutine may call it. It takes no lock that a loop
 // holds while it works.
-func (m *Monitor) Step(elapsed time.Duration, txn statedb.ReadTxn) []Wedge {
+func (m *Monitor) Step(elapsed time.Duration, txn statedb.ReadTxn) []Stall {
 	now := m.clock.Add(int64(min(elapsed, maxStep)))
 	m.mu.Lock()
 	watched := slices.Clone(m.watched)
 	m.mu.Unlock()
 
-	wedges := []Wedge{}
+	stalls := []Stall{}
 	report := func(what string, since int64) {
 		length := time.Duration(now - since)
-		wedges = append(wedges, Wedge{What: what, Since: time.Now().Add(-length), For: length})
+		stalls = append(stalls, Stall{What: what, Since: time.Now().Add(-length), For: length})
 	}
 	for _, j := range watched {
-		if wrong, since := j.judge(now, txn); wrong != "" {
+		if wrong, since := j.evaluate(now, txn); wrong != "" {
 			report(wrong, since)
 		}
 	}
-	for wrong, since := range m.heldTooLong(now) {
+	for wrong, since := range m.stalledTables(now) {
 		report(wrong, since)
 	}
-	slices.SortStableFunc(wedges, func(a, b Wedge) int { return cmp.Compare(b.For, a.For) })
-	m.verdict.Store(&wedges)
+	slices.SortStableFunc(stalls, func(a, b Stall) int { return cmp.Compare(b.For, a.For) })
+	m.verdict.Store(&stalls)
 	at := time.Now()
 	m.stepped.Store(&at)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	close(m.next)
 	m.next = make(chan struct{})
-	return wedges
+	return stalls
 }
 
-// Behind returns, for each lagging reconciler of the kernel and each lagging table of [Follow], a pending row. A failed attempt counts as attempted,
+// Lagging returns, for each lagging reconciler of the kernel and each lagging table of [Follow], a pending row. A failed attempt counts as attempted,
 // because the row shows the error. While the first rows of a table are incomplete, the table is returned instead. Without a monitor the result is
 // empty.
-func (m *Monitor) Behind(txn statedb.ReadTxn) (rows []string) {
+func (m *Monitor) Lagging(txn statedb.ReadTxn) (rows []string) {
 	for _, r := range m.reconcilers() {
-		if row := r.behind(m.clock.Load(), txn); row != "" {
+		if row := r.lagging(m.clock.Load(), txn); row != "" {
 			rows = append(rows, row)
 		}
 	}
 	return rows
 }
 
-// Watch adds channels to set that close when the result of [Monitor.Behind] may change.
+// Watch adds channels to set that close when the result of [Monitor.Lagging] may change.
 func (m *Monitor) Watch(txn statedb.ReadTxn, set *statedb.WatchSet) {
 	if m == nil {
 		return
@@ -158,7 +158,7 @@ func (m *Monitor) begin(name string) *loop {
 	return l
 }
 
-func (m *Monitor) add(j judged) {
+func (m *Monitor) add(j evaluator) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.watched = append(m.watched, j)
@@ -167,5 +167,5 @@ func (m *Monitor) add(j judged) {
 func (m *Monitor) forget(l *loop) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watched = slices.DeleteFunc(m.watched, func(j judged) bool { return j == judged(l) })
+	m.watched = slices.DeleteFunc(m.watched, func(j evaluator) bool { return j == evaluator(l) })
 }

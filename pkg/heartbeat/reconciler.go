@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
-// Register is reconciler.Register with the watchdog for its operations and pending rows. Readiness waits for it, see [Monitor.Behind].
+// Register is reconciler.Register with the watchdog for its operations and pending rows. Readiness waits for it, see [Monitor.Lagging].
 func Register[Obj comparable](params reconciler.Params, table statedb.RWTable[Obj], clone func(Obj) Obj,
 	setStatus func(Obj, reconciler.Status) Obj, getStatus func(Obj) reconciler.Status,
 	ops reconciler.Operations[Obj], batch reconciler.BatchOperations[Obj], options ...reconciler.Option,
@@ -45,7 +45,7 @@ func register[Obj comparable](params reconciler.Params, table statedb.RWTable[Ob
 	return reconciler.Register(params, table, clone, setStatus, getStatus, operations[Obj]{w, ops}, batch, options...)
 }
 
-// Follow makes readiness wait for rows that a loop writes to the kernel without a reconciler, see [Monitor.Behind]. The loop sets the statuses of the
+// Follow makes readiness wait for rows that a loop writes to the kernel without a reconciler, see [Monitor.Lagging]. The loop sets the statuses of the
 // rows and must be added like any other, so that its stalls are detected. The table has an initializer named first, which is completed when all rows
 // known at the start are in, from their sources or from a copy on disk. Until then the table counts as lagging.
 func Follow[Obj any](g job.Group, table statedb.Table[Obj], status func(Obj) reconciler.Status, first string) {
@@ -57,8 +57,8 @@ func Follow[Obj any](g job.Group, table statedb.Table[Obj], status func(Obj) rec
 // followed is the table of a loop that is added with [Follow].
 type followed[Obj any] struct{ *pending[Obj] }
 
-// judge implements judged. It never reports a fault, but records the state for [pending.behind].
-func (f followed[Obj]) judge(now int64, txn statedb.ReadTxn) (string, int64) {
+// evaluate implements evaluator. It never reports a fault, but records the state for [pending.lagging].
+func (f followed[Obj]) evaluate(now int64, txn statedb.ReadTxn) (string, int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.look(now, txn)
@@ -137,7 +137,7 @@ type pending[Obj any] struct {
 	oldestAt int64            // time since which that row is the oldest
 }
 
-func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
+func (p *pending[Obj]) evaluate(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	row, found := p.look(now, txn)
@@ -173,8 +173,8 @@ func (p *pending[Obj]) look(now int64, txn statedb.ReadTxn) (row string, found b
 	return row, true
 }
 
-// behind implements reconciled. Rows of pods are often pending briefly, which must not make the node unready.
-func (p *pending[Obj]) behind(now int64, txn statedb.ReadTxn) string {
+// lagging implements reconciled. Rows of pods are often pending briefly, which must not make the node unready.
+func (p *pending[Obj]) lagging(now int64, txn statedb.ReadTxn) string {
 	if p.remote {
 		return ""
 	}

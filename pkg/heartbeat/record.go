@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// recordName is the file in the state directory with the stalls of this or the previous run; recordBefore is the last record that was already
+	// recordName is the file in the state directory with the stalls of this or the previous run; previousRecordName is the last record that was already
 	// reported.
-	recordName   = "wedge.txt"
-	recordBefore = "wedge-before.txt"
+	recordName         = "wedge.txt"
+	previousRecordName = "wedge-before.txt"
 	// maxStacks limits the size of the stacks in bytes, enough for about 500 goroutines.
 	maxStacks = 1 << 20
 )
@@ -52,6 +52,6 @@ func TakeRecord(dir string) (head, path string, err error) {
 		return "", "", err
 	}
 	before, _, _ := bytes.Cut(content, []byte("\n\n"))
-	path = filepath.Join(dir, recordBefore)
+	path = filepath.Join(dir, previousRecordName)
 	return string(before), path, os.Rename(filepath.Join(dir, recordName), path)
 }

@@ -65,8 +65,8 @@ func (m *Monitor) hold(table string) *hold {
 	return h.(*hold)
 }
 
-// heldTooLong returns the tables whose lock has been held for more than the limit.
-func (m *Monitor) heldTooLong(now int64) iter.Seq2[string, int64] {
+// stalledTables returns the tables whose lock has been held for more than the limit.
+func (m *Monitor) stalledTables(now int64) iter.Seq2[string, int64] {
 	return func(yield func(string, int64) bool) {
 		m.held.Range(func(table, value any) bool {
 			h := value.(*hold)
@@ -75,13 +75,13 @@ func (m *Monitor) heldTooLong(now int64) iter.Seq2[string, int64] {
 			if h.begun.Load() <= ended || now-since <= int64(txnLimit) {
 				return true
 			}
-			return yield("table "+table.(string)+" cannot be written: a write transaction of "+h.holder()+" does not end", since)
+			return yield("table "+table.(string)+" cannot be written: a write transaction of "+h.caller()+" does not end", since)
 		})
 	}
 }
 
-// holder returns the first caller outside the libraries.
-func (h *hold) holder() string {
+// caller returns the first caller outside the libraries.
+func (h *hold) caller() string {
 	by := h.by.Load()
 	if by == nil {
 		return "an unknown caller"

@@ -105,8 +105,8 @@ type badModule struct{ MaxWax int }
 
 func (badModule) Flags(*pflag.FlagSet) { panic(`Invalid hive.Module id: "B"`) }
 
-// TestNew_GivesEveryModuleItsOwn checks that each module gets its own health reporter and job group.
-func TestNew_GivesEveryModuleItsOwn(t *testing.T) {
+// TestNew_EachModuleHasOwnHealthAndJobs checks that each module gets its own health reporter and job group.
+func TestNew_EachModuleHasOwnHealthAndJobs(t *testing.T) {
 	t.Parallel()
 	h, err := Build(
 		statedb.Cell, job.Cell,

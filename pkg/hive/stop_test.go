@@ -25,7 +25,7 @@ func (h slowHookOf) Stop(ctx cell.HookContext) error { return h.stop(ctx) }
 func (slowHookOf) HookInfo() string                  { return "the slow one" }
 
 // A hive stops within 4 s. A hook that hangs until its context ends is then abandoned; the log names it, and later hooks are skipped.
-func TestRun_HookThatHangsIsAbandonedAndNamed(t *testing.T) {
+func TestRun_StalledHook_IsAbandonedAndNamed(t *testing.T) {
 	t.Parallel()
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt) // starts the goroutine of package signal outside the bubbles
@@ -43,14 +43,14 @@ func TestRun_HookThatHangsIsAbandonedAndNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var said bytes.Buffer
+				var logs bytes.Buffer
 				behind := false
 				h := New(cell.Module("slow", "Slow", cell.Invoke(func(lc cell.Lifecycle) {
 					lc.Append(cell.Hook{OnStop: func(cell.HookContext) error { behind = true; return nil }})
 					lc.Append(slowHookOf{c.stop})
 				})), cell.Provide(func() HealthSource { return nil }))
 				ended := make(chan error, 1)
-				go func() { ended <- h.Run(slog.New(slog.NewTextHandler(&said, nil))) }()
+				go func() { ended <- h.Run(slog.New(slog.NewTextHandler(&logs, nil))) }()
 				time.Sleep(time.Minute)
 				began := time.Now()
 				h.Shutdown()
@@ -58,8 +58,8 @@ func TestRun_HookThatHangsIsAbandonedAndNamed(t *testing.T) {
 				if took := time.Since(began); took != c.takes || !errors.Is(err, c.want) || behind != c.behind {
 					t.Errorf("stopped after %v with %v, hooks behind ran: %v; want %v with %v", took, err, behind, c.takes, c.want)
 				}
-				if named := strings.Contains(said.String(), "Stop hook failed") && strings.Contains(said.String(), "the slow one"); named != (c.want != nil) {
-					t.Errorf("the log names the hook: %v\n%s", named, said.String())
+				if named := strings.Contains(logs.String(), "Stop hook failed") && strings.Contains(logs.String(), "the slow one"); named != (c.want != nil) {
+					t.Errorf("the log names the hook: %v\n%s", named, logs.String())
 				}
 			})
 		})

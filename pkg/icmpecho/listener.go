@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// maxHeard limits the sources that a [Listener] remembers.
-	maxHeard = 16384
-	// heardFor is how long the listener remembers a source when the list is full.
-	heardFor = time.Minute
+	// maxSources limits the sources that a [Listener] remembers.
+	maxSources = 16384
+	// sourceTTL is how long the listener remembers a source when the list is full.
+	sourceTTL = time.Minute
 	// sweepInterval is the minimum time between two searches for expired sources: a hostile host must not cause a search for each packet.
 	sweepInterval = time.Second
 )
@@ -97,17 +97,17 @@ func (l *Listener) read(conn *net.IPConn) {
 func (l *Listener) note(from netip.Addr, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, known := l.heard[from]; !known && len(l.heard) >= maxHeard {
+	if _, known := l.heard[from]; !known && len(l.heard) >= maxSources {
 		if at.Sub(l.swept) < sweepInterval {
 			return
 		}
 		l.swept = at
 		for addr, last := range l.heard {
-			if at.Sub(last) > heardFor {
+			if at.Sub(last) > sourceTTL {
 				delete(l.heard, addr)
 			}
 		}
-		if len(l.heard) >= maxHeard {
+		if len(l.heard) >= maxSources {
 			return
 		}
 	}

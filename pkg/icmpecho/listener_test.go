@@ -17,25 +17,25 @@ func TestListener_IsBounded(t *testing.T) {
 		return netip.AddrFrom4(b)
 	}
 	begin := time.Unix(1000, 0)
-	for i := range uint32(maxHeard + 10) {
+	for i := range uint32(maxSources + 10) {
 		l.note(address(i), begin)
 	}
-	if len(l.heard) != maxHeard || !l.Heard(address(maxHeard)).IsZero() {
-		t.Errorf("%d sources are remembered, want %d", len(l.heard), maxHeard)
+	if len(l.heard) != maxSources || !l.Heard(address(maxSources)).IsZero() {
+		t.Errorf("%d sources are remembered, want %d", len(l.heard), maxSources)
 	}
 	// While all sources are recent, they are searched once a second and not for each packet.
 	l.swept = begin
-	l.heard[address(0)] = begin.Add(-2 * heardFor)
-	if l.note(address(maxHeard), begin.Add(sweepInterval-1)); len(l.heard) != maxHeard || l.heard[address(0)].IsZero() {
+	l.heard[address(0)] = begin.Add(-2 * sourceTTL)
+	if l.note(address(maxSources), begin.Add(sweepInterval-1)); len(l.heard) != maxSources || l.heard[address(0)].IsZero() {
 		t.Error("sources are searched again within the interval")
 	}
-	if l.note(address(maxHeard), begin.Add(sweepInterval)); l.Heard(address(maxHeard)).IsZero() {
+	if l.note(address(maxSources), begin.Add(sweepInterval)); l.Heard(address(maxSources)).IsZero() {
 		t.Error("sources are not searched after the interval")
 	}
-	later := begin.Add(heardFor + 2*sweepInterval)
+	later := begin.Add(sourceTTL + 2*sweepInterval)
 	l.note(address(1), later)
-	l.note(address(maxHeard+1), later)
-	if len(l.heard) != 2 || l.Heard(address(maxHeard+1)) != later || l.Heard(address(1)) != later {
+	l.note(address(maxSources+1), later)
+	if len(l.heard) != 2 || l.Heard(address(maxSources+1)) != later || l.Heard(address(1)) != later {
 		t.Errorf("%d sources are remembered after the others are old, want 2", len(l.heard))
 	}
 }

@@ -55,7 +55,7 @@ func TestPrivilegedPinger_Whole(t *testing.T) {
 }
 
 // A listener records the senders of requests, and no other hosts.
-func TestPrivilegedListener_Heard(t *testing.T) {
+func TestPrivilegedListener_RecordsSenders(t *testing.T) {
 	t.Parallel()
 	p := testnet.NewPair(t)
 	var l Listener
@@ -239,7 +239,7 @@ func onLoopback(addr string) error {
 }
 
 // Without the capability to open a raw socket, the error is ErrLocal.
-func TestPrivilegedPinger_WithoutTheRight(t *testing.T) {
+func TestPrivilegedPinger_WithoutCapability(t *testing.T) {
 	t.Parallel()
 	ns := testnet.New(t)
 	ns.Do(func() {

@@ -30,8 +30,8 @@ func mounts(pod corev1.PodSpec, c corev1.Container) (out []string) {
 	return out
 }
 
-// TestAgent_MayDoWhatIsDocumented compares the agent's pod with Documentation/install.md.
-func TestAgent_MayDoWhatIsDocumented(t *testing.T) {
+// TestAgent_PrivilegesMatchDocumentation compares the agent's pod with Documentation/install.md.
+func TestAgent_PrivilegesMatchDocumentation(t *testing.T) {
 	t.Parallel()
 	pod := objects(t, usual())["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template.Spec
 	agent := pod.Containers[0]
@@ -81,9 +81,9 @@ func TestAgent_RawSocketsOnlyForProbes(t *testing.T) {
 	}
 }
 
-// TestAgent_EntersPodsOnlyWhenAsked: the agent may find and enter the network namespaces of pods only if it has to close sockets in them or change
+// TestAgent_EntersPodsOnlyIfConfigured: the agent may find and enter the network namespaces of pods only if it has to close sockets in them or change
 // their MTU.
-func TestAgent_EntersPodsOnlyWhenAsked(t *testing.T) {
+func TestAgent_EntersPodsOnlyIfConfigured(t *testing.T) {
 	t.Parallel()
 	for set, enters := range map[string]bool{"bpf-lb-sock-terminate-pod-connections=true": true, "bpf-lb-sock-terminate-pod-connections=1": true,
 		"bpf-lb-sock-terminate-pod-connections=false": false, "enable-pod-mtu-updates=true": true, "enable-pod-mtu-updates=false": false} {
@@ -167,7 +167,7 @@ func TestAgent_MountsNothingOverOtherFolders(t *testing.T) {
 	}
 }
 
-func TestCluster_MayDoNothingOnItsNode(t *testing.T) {
+func TestCluster_HasNoNodeAccess(t *testing.T) {
 	t.Parallel()
 	pod := objects(t, usual())["Deployment waggle-cluster"].(*appsv1.Deployment).Spec.Template.Spec
 	c := pod.Containers[0]
@@ -198,8 +198,8 @@ func TestCluster_NeedsNoSecondNode(t *testing.T) {
 	}
 }
 
-// TestCleanup_SeesTheNode: the pod has the directories above Waggle's, and its manifest is printed only on request.
-func TestCleanup_SeesTheNode(t *testing.T) {
+// TestCleanup_MountsNodeDirectories: the pod has the directories above Waggle's, and its manifest is printed only on request.
+func TestCleanup_MountsNodeDirectories(t *testing.T) {
 	t.Parallel()
 	if objects(t, usual())["DaemonSet waggle-cleanup"] != nil {
 		t.Error("the usual call removes everything")
@@ -226,8 +226,8 @@ func TestCleanup_SeesTheNode(t *testing.T) {
 	}
 }
 
-// TestDefaults_AreTheAgents: an option that is not set has the agent's default.
-func TestDefaults_AreTheAgents(t *testing.T) {
+// TestDefaults_EqualAgentDefaults: an option that is not set has the agent's default.
+func TestDefaults_EqualAgentDefaults(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{"agent-health-port": "9879", "agent-not-ready-taint-key": "node.cilium.io/agent-not-ready"} {
 		if got := (Settings{}).value(flag); got != want {

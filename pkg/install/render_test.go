@@ -188,7 +188,7 @@ func TestRender_Settings(t *testing.T) {
 	}
 }
 
-func TestRender_Refuses(t *testing.T) {
+func TestRender_Rejects(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*Options)
@@ -241,7 +241,7 @@ func TestRender_AgentsWriteNoRangesOfAPool(t *testing.T) {
 	}
 }
 
-func TestRender_ClusterRoleMayAskForMore(t *testing.T) {
+func TestRender_ClusterRole_HasHigherRateLimit(t *testing.T) {
 	t.Parallel()
 	if text := string(mustRender(t, usual("cluster"))); !strings.Contains(text, "--k8s-client-qps=100") || !strings.Contains(text, "--k8s-client-burst=200") {
 		t.Error("the cluster role has the limits of an agent")

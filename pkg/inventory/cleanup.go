@@ -18,8 +18,8 @@ var (
 	ErrPods    = errors.New("nothing was removed: delete or drain these pods first, or set --with-pods to disconnect them")
 )
 
-// errJudged prevents the removal of filters, nftables rules and maps: without them the packets of the remaining pods would not be evaluated.
-var errJudged = errors.New("links of pods remain, and so do the programs and maps that filter their packets: run the command again")
+// errPodsRemain prevents the removal of filters, nftables rules and maps: without them the packets of the remaining pods would not be evaluated.
+var errPodsRemain = errors.New("links of pods remain, and so do the programs and maps that filter their packets: run the command again")
 
 // Cleanup removes the objects of [Machine.List] and returns the removed ones. It continues after errors and joins them; a further call retries the
 // remaining objects, also after a call that was killed. It removes nothing while an agent or its setup runs, or while pods are attached unless withPods
@@ -51,7 +51,7 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 		}
 		if k.name == podLinkKind {
 			if left, err := m.podLinks(); err != nil || len(left) > 0 {
-				errs = append(errs, errJudged, err)
+				errs = append(errs, errPodsRemain, err)
 				break
 			}
 		}
@@ -72,10 +72,10 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 
 // distinct removes nil and repeated texts: a kind that cannot be listed fails with the same error each time.
 func distinct(errs []error) (out []error) {
-	said := map[string]bool{}
+	seen := map[string]bool{}
 	for _, err := range errs {
-		if err != nil && !said[err.Error()] {
-			said[err.Error()] = true
+		if err != nil && !seen[err.Error()] {
+			seen[err.Error()] = true
 			out = append(out, err)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// TestPrivilegedCleanup_KeepsWhatJudgesPods: while pod links remain, or cannot be listed, the objects that drop their packets stay.
-func TestPrivilegedCleanup_KeepsWhatJudgesPods(t *testing.T) {
+// TestPrivilegedCleanup_PodLinksRemain_KeepsGuards: while pod links remain, or cannot be listed, the objects that drop their packets stay.
+func TestPrivilegedCleanup_PodLinksRemain_KeepsGuards(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	testnet.New(t).Do(func() {
@@ -41,7 +41,7 @@ func TestPrivilegedCleanup_KeepsWhatJudgesPods(t *testing.T) {
 			{nil, unknown, false, unknown, true},
 			{nil, unknown, true, unknown, true},
 			{[]netlink.Link{stays()}, nil, false, ErrPods, true},
-			{[]netlink.Link{stays()}, nil, true, errJudged, false},
+			{[]netlink.Link{stays()}, nil, true, errPodsRemain, false},
 		} {
 			m.links = func() ([]netlink.Link, error) { return c.links, c.err }
 			if _, err := m.Cleanup(c.withPods); !errors.Is(err, c.want) {

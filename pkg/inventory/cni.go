@@ -56,9 +56,9 @@ func callsOurPlugin(path string) (bool, error) {
 	return json.Unmarshal(text, &list) == nil && len(list.Plugins) > 0 && list.Plugins[0].Type == setup.PluginName, nil
 }
 
-// cniConfAside finds configurations of other networks that --cni-exclusive has renamed. Cleanup restores their names, unless a new file with that name
+// cniConfRenamed finds configurations of other networks that --cni-exclusive has renamed. Cleanup restores their names, unless a new file with that name
 // exists.
-func (m *Machine) cniConfAside() (found []Object, err error) {
+func (m *Machine) cniConfRenamed() (found []Object, err error) {
 	if m.paths.CNIConf == "" {
 		return nil, nil
 	}
@@ -68,8 +68,8 @@ func (m *Machine) cniConfAside() (found []Object, err error) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(filepath.Dir(m.paths.CNIConf), e.Name())
-		original, aside := strings.CutSuffix(path, cniconfig.AsideSuffix)
-		if !aside {
+		original, renamed := strings.CutSuffix(path, cniconfig.BackupSuffix)
+		if !renamed {
 			continue
 		}
 		if _, err := os.Lstat(original); !errors.Is(err, fs.ErrNotExist) {

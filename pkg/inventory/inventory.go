@@ -71,7 +71,7 @@ func kinds() []kind {
 		{"pin", (*Machine).pins},
 		{"mount", (*Machine).mount},
 		{"sysctl", (*Machine).sysctls},
-		{"cni-conf-aside", (*Machine).cniConfAside},
+		{"cni-conf-aside", (*Machine).cniConfRenamed},
 		{"cni-plugin", (*Machine).cniPlugin},
 		{"file", (*Machine).files},
 		{"directory", (*Machine).directories},

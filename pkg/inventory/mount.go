@@ -26,7 +26,7 @@ func (m *Machine) mount() ([]Object, error) {
 	if !ours {
 		return m.mountPoint(o)
 	}
-	others, err := bpffs.Others(root, m.paths.PinDir())
+	others, err := bpffs.ForeignEntries(root, m.paths.PinDir())
 	if len(others) > 0 || err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (m *Machine) mountPoint(o Object) ([]Object, error) {
 func (m *Machine) marker() string { return filepath.Join(m.paths.StateDir, unmounting) }
 
 func (m *Machine) unmount() error {
-	made, err := bpffs.MadeDirectory(m.paths.BPFRoot)
+	made, err := bpffs.CreatedDirectory(m.paths.BPFRoot)
 	if err != nil {
 		return err
 	}

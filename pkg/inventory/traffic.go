@@ -66,7 +66,7 @@ func (m *Machine) netdevFilters() (found []Object, err error) {
 		if all[index] != (tc.Blocks{}) {
 			continue
 		}
-		for _, at := range []tc.Place{tc.Ingress(index), tc.Egress(index)} {
+		for _, at := range []tc.AttachPoint{tc.Ingress(index), tc.Egress(index)} {
 			filters, err := m.traffic.Filters(at)
 			errs = append(errs, err)
 			for _, f := range filters {

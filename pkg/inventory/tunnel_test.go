@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// TestPrivilegedTunnel_OnlyOurs checks that name, kind and group together identify Waggle's device.
-func TestPrivilegedTunnel_OnlyOurs(t *testing.T) {
+// TestPrivilegedTunnel_OnlyOwnDevice checks that name, kind and group together identify Waggle's device.
+func TestPrivilegedTunnel_OnlyOwnDevice(t *testing.T) {
 	t.Parallel()
 	named := netlink.LinkAttrs{Name: podlink.OverlayDevice}
 	grouped := netlink.LinkAttrs{Name: podlink.OverlayDevice, Group: podlink.OverlayGroup}

@@ -80,7 +80,7 @@ func check(t *testing.T, a *Allocator, choose func(n int) int, steps int) {
 	}
 }
 
-func TestAllocator_GivesEveryAddressOnce(t *testing.T) {
+func TestAllocator_AllocatesEveryAddressOnce(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []Strategy{Random, Sequential} {
 		for _, text := range []string{"10.0.0.7/32", "10.0.0.0/29", "10.0.1.0/24", "10.1.0.0/16", "fd00::/112"} {
@@ -100,7 +100,7 @@ func TestAllocator_GivesEveryAddressOnce(t *testing.T) {
 	}
 }
 
-func TestAllocator_SequentialGoesRound(t *testing.T) {
+func TestAllocator_SequentialWrapsAround(t *testing.T) {
 	t.Parallel()
 	a := New(netip.MustParsePrefix("10.0.0.0/30"), Sequential, nil)
 	var got []string

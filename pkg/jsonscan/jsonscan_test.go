@@ -80,7 +80,7 @@ var texts = []string{`{}`, `[]`, ` {"a" : [1, -2, 30, {"b":"c"}], "d": true, "e"
 	`{"a":"\u00g0"}`, "\"\\u\x10000\"", `"\x"`, `"a`, ``, ` `, `{} {}`, `{"a":"` + "\xff" + `"}`, `{"a":{"a":1},"a":2}`, `[9223372036854775807,9223372036854775808]`,
 	strings.Repeat("[", 200) + strings.Repeat("]", 200)}
 
-func TestReader_ReadsWhatIsPlain(t *testing.T) {
+func TestReader_ReadsPlainJSON(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{`{"a":[1,{"b":"c"}],"d":true}`: true, `{"a":"\n"}`: false, `{"\u0061":1}`: false, `[1.5]`: false, `[1,]`: false,
 		`{"a":1} x`: false, `[9223372036854775808]`: false, `{"a":"` + "\xff" + `"}`: false} {
@@ -95,11 +95,11 @@ func TestReader_ReadsWhatIsPlain(t *testing.T) {
 	}
 }
 
-func TestReader_RefusedDoesNothing(t *testing.T) {
+func TestReader_Failed_ReadsNothing(t *testing.T) {
 	t.Parallel()
 	r := NewReader([]byte(`{"a":1,"b":2}`))
 	members := 0
-	r.Object(func([]byte) { members++; r.Skip(); r.Refuse() })
+	r.Object(func([]byte) { members++; r.Skip(); r.Fail() })
 	if r.Done() || members != 1 {
 		t.Errorf("%d members, done is %v", members, r.Done())
 	}
@@ -117,7 +117,7 @@ func frames(in io.Reader) (out []string, err error) {
 	}
 }
 
-func TestFrames_AreWhateverComesAtOnce(t *testing.T) {
+func TestFrames_IndependentOfReadSizes(t *testing.T) {
 	t.Parallel()
 	objects := []string{`{}`, `{"a":"}{\"]\\"}`, `{"a":[{},{"b":[]}]}`, `{"long":"` + strings.Repeat("x", 3*firstSize) + `"}`, `{"b":1}`}
 	for end, want := range map[string]error{"": io.EOF, " \n": io.EOF, "{": io.ErrUnexpectedEOF, "1": errNoObject} {

@@ -25,8 +25,8 @@ func (r *Reader) Done() bool {
 	return !r.unable && r.at == len(r.data)
 }
 
-// Refuse makes the reader unable, so that the caller decodes the text with a library.
-func (r *Reader) Refuse() { r.unable = true }
+// Fail makes the reader unable, so that the caller decodes the text with a library.
+func (r *Reader) Fail() { r.unable = true }
 
 // Object reads an object. It calls one with the name of each member. The name is valid until one returns; one must read or [Reader.Skip] the value.
 func (r *Reader) Object(one func(name []byte)) {

@@ -18,9 +18,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// TestNode_IsUsedWithoutAddressesThatCannotBeRead: an API server accepts invalid addresses of a Node: names have any form, and kubelets of cloud
+// TestNode_InvalidAddresses_AreSkipped: an API server accepts invalid addresses of a Node: names have any form, and kubelets of cloud
 // providers have their own types. The rest of the Node is used.
-func TestNode_IsUsedWithoutAddressesThatCannotBeRead(t *testing.T) {
+func TestNode_InvalidAddresses_AreSkipped(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		address corev1.NodeAddress
@@ -60,8 +60,8 @@ func requireParts(t *testing.T, err error, reason string) {
 	require.True(t, errors.As(err, &partly) && strings.Contains(err.Error(), reason), "%v", err)
 }
 
-// TestEndpointSlice_IsUsedWithoutWhatCannotBeRead: one invalid address or port takes no other endpoint out of service.
-func TestEndpointSlice_IsUsedWithoutWhatCannotBeRead(t *testing.T) {
+// TestEndpointSlice_InvalidParts_AreSkipped: one invalid address or port takes no other endpoint out of service.
+func TestEndpointSlice_InvalidParts_AreSkipped(t *testing.T) {
 	t.Parallel()
 	slice := func(addresses ...string) *discoveryv1.EndpointSlice {
 		o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
@@ -98,8 +98,8 @@ func TestEndpointSlice_IsUsedWithoutWhatCannotBeRead(t *testing.T) {
 	require.Empty(t, row.(*k8s.EndpointSlice).Endpoints)
 }
 
-// TestCIDRGroup_IsUsedWithoutWhatCannotBeRead: the API server rejects such entries, but it does not validate manifests.
-func TestCIDRGroup_IsUsedWithoutWhatCannotBeRead(t *testing.T) {
+// TestCIDRGroup_InvalidEntries_AreSkipped: the API server rejects such entries, but it does not validate manifests.
+func TestCIDRGroup_InvalidEntries_AreSkipped(t *testing.T) {
 	t.Parallel()
 	o := &ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Labels: map[string]string{"role": "vpn"}}, Spec: ciliumv2.CIDRGroupSpec{
 		ExternalCIDRs: []string{"10.1.2.3/16", "2001:db8::1", "10.0.0.0/33", "10.1.0.0/16", "::ffff:10.0.0.0/120", "fe80::1%eth0", "192.0.2.1"}}}

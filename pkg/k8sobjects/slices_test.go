@@ -70,7 +70,7 @@ func TestCiliumEndpointSlice_MakesTheRowsOfCiliumEndpoints(t *testing.T) {
 	require.Equal(t, "pod-uid web", sliced.PodUID+" "+sliced.ServiceAccount)
 }
 
-func TestSlicedEndpoint_LeavesOut(t *testing.T) {
+func TestSlicedEndpoint_SkipsOrRejects(t *testing.T) {
 	t.Parallel()
 	sliced, err := k8sobjects.SlicedEndpoint(remotePod("a"))
 	require.NoError(t, err)

@@ -109,7 +109,7 @@ func TestBareAddress(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatToDo(t *testing.T) {
+func TestErrors_NameRemedy(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	client := s.Client(t)
@@ -131,7 +131,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestNew_RefusesWhatCannotWork(t *testing.T) {
+func TestNew_RejectsUnusableConfig(t *testing.T) {
 	t.Parallel()
 	for want, config := range map[string]*rest.Config{
 		"no address":                       {},

@@ -78,8 +78,8 @@ func (c *Client) describe(verb string, r Resource, namespace, name string, err e
 	if errors.As(err, &request) {
 		err = request.Err
 	}
-	var away unreachable
-	if errors.As(err, &away) {
+	var down unreachable
+	if errors.As(err, &down) {
 		return fmt.Errorf("%s %s: %w", verb, what, err)
 	}
 	i, _ := c.servers.current()

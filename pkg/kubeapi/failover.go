@@ -36,7 +36,7 @@ func (f failover) RoundTrip(request *http.Request) (*http.Response, error) {
 		i, era := f.current()
 		response, err := f.try(request, i, era, attempt)
 		if err == nil {
-			if response, err = f.judge(request, i, response); response != nil {
+			if response, err = f.evaluate(request, i, response); response != nil {
 				return response, nil
 			}
 		}
@@ -87,8 +87,8 @@ func (f failover) try(request *http.Request, i int, era context.Context, attempt
 	return response, nil
 }
 
-// judge records the result of a request that was answered. If it returns no response, the server counts as unreachable.
-func (f failover) judge(request *http.Request, i int, response *http.Response) (*http.Response, error) {
+// evaluate records the result of a request that was answered. If it returns no response, the server counts as unreachable.
+func (f failover) evaluate(request *http.Request, i int, response *http.Response) (*http.Response, error) {
 	code := response.StatusCode
 	ours := strings.HasPrefix(response.Header.Get("Content-Type"), "application/")
 	switch {
@@ -97,7 +97,7 @@ func (f failover) judge(request *http.Request, i int, response *http.Response) (
 		return nil, fmt.Errorf("%w: %s", errNoServer, response.Status)
 	case !ours && code == http.StatusBadRequest && f.urls[i].Scheme == "http":
 		_ = response.Body.Close()
-		return nil, errWantsTLS
+		return nil, errTLSRequired
 	case code == http.StatusUnauthorized:
 		f.answered(i, "401 Unauthorized: "+credentialsRemedy)
 	case code >= http.StatusInternalServerError:
@@ -109,8 +109,8 @@ func (f failover) judge(request *http.Request, i int, response *http.Response) (
 }
 
 var (
-	errNoServer = errors.New("the server that answers is not an API server")
-	errWantsTLS = errors.New("the server does not speak http: prefix the address with https:// (the default scheme is http)")
+	errNoServer    = errors.New("the server that answers is not an API server")
+	errTLSRequired = errors.New("the server does not speak http: prefix the address with https:// (the default scheme is http)")
 )
 
 // repeatable reports whether a request may be repeated: it was never sent, or it only reads.
@@ -121,7 +121,7 @@ func repeatable(request *http.Request, err error) bool {
 	var dial *net.OpError
 	var certificate *tls.CertificateVerificationError
 	return request.Method == http.MethodGet || errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &certificate) ||
-		errors.Is(err, errWantsTLS)
+		errors.Is(err, errTLSRequired)
 }
 
 func watches(request *http.Request) bool {

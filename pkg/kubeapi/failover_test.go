@@ -173,7 +173,7 @@ func TestFailover_CutsTheWatchesOfTheOldServer(t *testing.T) {
 	}
 }
 
-func TestFailover_AnswersOfAnAPIServerDoNotSwitch(t *testing.T) {
+func TestFailover_ErrorReplyDoesNotSwitch(t *testing.T) {
 	t.Parallel()
 	a, b, client := pair(t)
 	a.Fault(func(*http.Request) (int, string) { return http.StatusGatewayTimeout, "" })
@@ -185,7 +185,7 @@ func TestFailover_AnswersOfAnAPIServerDoNotSwitch(t *testing.T) {
 	}
 }
 
-func TestRun_LeavesAServerThatIsNotReady(t *testing.T) {
+func TestRun_ServerNotReady_Switches(t *testing.T) {
 	t.Parallel()
 	a, b, client := pair(t)
 	a.Fault(func(r *http.Request) (int, string) {

@@ -35,9 +35,9 @@ func follow(t *testing.T, s *kubetest.Server, replace func([]string)) {
 	})
 }
 
-// TestFollower_WatchesThatFail_ListsArePaced: if each watch fails because changes are lost, the follower lists less and less often, down to once a
+// TestFollower_FailingWatches_ListsArePaced: if each watch fails because changes are lost, the follower lists less and less often, down to once a
 // minute, and again after a second once watches have lasted.
-func TestFollower_WatchesThatFail_ListsArePaced(t *testing.T) {
+func TestFollower_FailingWatches_ListsArePaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := kubetest.New(t, kubetest.InMemory())

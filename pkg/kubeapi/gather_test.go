@@ -106,7 +106,7 @@ func TestGathering_NotBeforeTheBody(t *testing.T) {
 	})
 }
 
-func TestGathering_OnlyWhereItIsWanted(t *testing.T) {
+func TestGathering_OnlyIfRequested(t *testing.T) {
 	t.Parallel()
 	if g := gatheringOf(t.Context()); g != nil {
 		t.Error("a request gathers that shall not")
@@ -145,7 +145,7 @@ func lowWaterOf(t *testing.T, l *lowWater) (mark int) {
 // far is after the end of any test.
 func far() time.Time { return time.Now().Add(time.Hour) }
 
-func TestLowWater_KernelAnnouncesMuchOrTheEnd(t *testing.T) {
+func TestLowWater_WakesForEnoughDataOrEOF(t *testing.T) {
 	t.Parallel()
 	ours, theirs := sockets(t)
 	c := begun(t, ours, nil)
@@ -200,7 +200,7 @@ func TestLowWater_KernelAnnouncesMuchOrTheEnd(t *testing.T) {
 	}
 }
 
-func TestLowWater_CloseEndsIt(t *testing.T) {
+func TestLowWater_CloseEndsRead(t *testing.T) {
 	t.Parallel()
 	ours, _ := sockets(t)
 	c := begun(t, ours, nil)

@@ -16,7 +16,7 @@ func TestQuieter(t *testing.T) {
 	var out bytes.Buffer
 	handler := newQuieter(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	say := func(h slog.Handler, after time.Duration, level slog.Level, message, kind string) {
+	emit := func(h slog.Handler, after time.Duration, level slog.Level, message, kind string) {
 		if !h.Enabled(t.Context(), level) {
 			return
 		}
@@ -26,17 +26,17 @@ func TestQuieter(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	say(handler, 0, slog.LevelError, "Failed to watch", "node")
-	say(handler, time.Second, slog.LevelError, "Failed to watch", "node") // a repetition
-	say(handler, 2*time.Second, slog.LevelError, "Failed to watch", "pod")
-	say(handler, 3*time.Second, slog.LevelInfo, "Chatter", "pod") // neither warning nor error
-	say(handler.WithAttrs([]slog.Attr{slog.String("logger", "x")}), 4*time.Second, slog.LevelWarn, "Failed to watch", "pod")
-	say(handler, 61*time.Second, slog.LevelError, "Failed to watch", "node")
+	emit(handler, 0, slog.LevelError, "Failed to watch", "node")
+	emit(handler, time.Second, slog.LevelError, "Failed to watch", "node") // a repetition
+	emit(handler, 2*time.Second, slog.LevelError, "Failed to watch", "pod")
+	emit(handler, 3*time.Second, slog.LevelInfo, "Chatter", "pod") // neither warning nor error
+	emit(handler.WithAttrs([]slog.Attr{slog.String("logger", "x")}), 4*time.Second, slog.LevelWarn, "Failed to watch", "pod")
+	emit(handler, 61*time.Second, slog.LevelError, "Failed to watch", "node")
 	if got := strings.Count(out.String(), "level=WARN"); got != 4 || strings.Count(out.String(), "\n") != 4 {
 		t.Errorf("%d warnings, want 4 and nothing else:\n%s", got, &out)
 	}
 	for i := range 3 * mostMessages {
-		say(handler, 0, slog.LevelWarn, fmt.Sprint(i), "")
+		emit(handler, 0, slog.LevelWarn, fmt.Sprint(i), "")
 	}
 	if n := len(handler.seen.last); n > mostMessages {
 		t.Errorf("%d messages are remembered", n)

@@ -55,9 +55,9 @@ func (c *Client) probe(ctx context.Context) {
 		return
 	}
 	response, err := c.http.Do(request)
-	var away unreachable
+	var down unreachable
 	switch {
-	case ctx.Err() != nil, errors.As(err, &away): // stopping, or recorded already
+	case ctx.Err() != nil, errors.As(err, &down): // stopping, or recorded already
 		return
 	case err != nil && asking.Err() != nil:
 		c.servers.failed(i, apiservers.No, fmt.Sprintf("no answer within %s", probeTimeout))
@@ -67,20 +67,20 @@ func (c *Client) probe(ctx context.Context) {
 		return
 	}
 	defer func() { _ = response.Body.Close() }()
-	said, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
 	i, _ = c.servers.current()
 	switch code := response.StatusCode; {
 	case code >= http.StatusInternalServerError:
-		c.servers.failed(i, apiservers.Yes, fmt.Sprintf("not ready: %s%s", response.Status, failedChecks(string(said))))
+		c.servers.failed(i, apiservers.Yes, fmt.Sprintf("not ready: %s%s", response.Status, failedChecks(string(body))))
 	case code != http.StatusUnauthorized: // 401 is recorded already
 		c.servers.answered(i, "")
 	}
 }
 
 // failedChecks returns the lines of /readyz with failed checks.
-func failedChecks(said string) string {
+func failedChecks(body string) string {
 	var out []string
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(body) {
 		if name, found := strings.CutPrefix(line, "[-]"); found {
 			name, _, _ = strings.Cut(name, " ")
 			out = append(out, name)

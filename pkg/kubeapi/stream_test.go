@@ -78,9 +78,9 @@ func TestStream_OverTLS(t *testing.T) {
 	})
 }
 
-// TestStream_IsCutWithTheOthers: the pings of the shared connection detect a host without power, and the stream is closed with that connection. Its own
+// TestStream_ClosedWithSharedConnection: the pings of the shared connection detect a host without power, and the stream is closed with that connection. Its own
 // connection would not detect it, because no packet arrives.
-func TestStream_IsCutWithTheOthers(t *testing.T) {
+func TestStream_ClosedWithSharedConnection(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, a, _ *kubetest.Server, client *kubeapi.Client) {
 		store := reflector(t, client)
@@ -99,8 +99,8 @@ func TestStream_IsCutWithTheOthers(t *testing.T) {
 	})
 }
 
-// TestStream_EndsWithItsCaller: a stream ends immediately with the caller's context, also while events collect.
-func TestStream_EndsWithItsCaller(t *testing.T) {
+// TestStream_EndsWithContextOfCaller: a stream ends immediately with the caller's context, also while events collect.
+func TestStream_EndsWithContextOfCaller(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, a, _ *kubetest.Server, client *kubeapi.Client) {
 		ctx, cancel := context.WithCancel(t.Context())

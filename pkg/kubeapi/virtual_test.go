@@ -93,9 +93,9 @@ func TestDeadConnection_IsFoundIn15Seconds(t *testing.T) {
 	})
 }
 
-// TestRun_AfterAnOutage_ServerIsWellWithinThreeSeconds: all servers are unreachable for ten minutes. The first recovered server is found by the next
+// TestRun_AfterOutage_ServerHealthyWithinThreeSeconds: all servers are unreachable for ten minutes. The first recovered server is found by the next
 // probe, at most three seconds later.
-func TestRun_AfterAnOutage_ServerIsWellWithinThreeSeconds(t *testing.T) {
+func TestRun_AfterOutage_ServerHealthyWithinThreeSeconds(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client) {
 		soon(func() bool { row := rows(client)[a.URL()]; return row.Well() })

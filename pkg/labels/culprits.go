@@ -28,14 +28,14 @@ func Culprits(sets iter.Seq[map[string]string]) string {
 		}
 		return strings.Compare(a, b)
 	})
-	var said []string
+	var named []string
 	for _, key := range keys {
 		// A label with much fewer values than the first does not cause the number of sets.
-		if n := len(values[key]); len(said) < 2 && n > 1 && n*2 >= len(values[keys[0]]) {
-			said = append(said, culprit(key, n))
+		if n := len(values[key]); len(named) < 2 && n > 1 && n*2 >= len(values[keys[0]]) {
+			named = append(named, culprit(key, n))
 		}
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(named, "; ")
 }
 
 // culprit describes one label.

@@ -20,7 +20,7 @@ func sets(n int, label string) iter.Seq[map[string]string] {
 	}
 }
 
-func TestCulprits_NamesTheLabelAndAnOptionThatWorks(t *testing.T) {
+func TestCulprits_NamesLabelAndWorkingOption(t *testing.T) {
 	t.Parallel()
 	for _, label := range []string{
 		"k8s:job-name", "k8s:app.kubernetes.io/instance", "k8s:batch.kubernetes.io/job-name-x", "user:a+b(c", "user:a:b",
@@ -37,7 +37,7 @@ func TestCulprits_NamesTheLabelAndAnOptionThatWorks(t *testing.T) {
 	}
 }
 
-func TestCulprits_OfNamespacesNobodyCanLeaveOut(t *testing.T) {
+func TestCulprits_NamespaceLabel_HasNoOption(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "label k8s:io.kubernetes.pod.namespace has 1,000 different values", Culprits(sets(1000, "k8s:"+KeyNamespace)))
 	require.Empty(t, Culprits(sets(1, "k8s:a")))

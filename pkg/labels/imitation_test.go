@@ -57,14 +57,14 @@ func (d demand) meets(who tenant) bool {
 // selectors returns the condition in every syntax that policies allow. Each selector passes through the policy parser.
 func (d demand) selectors(t *testing.T) (list []*policy.Selector) {
 	t.Helper()
-	quoted := func(label string) string {
+	policySpec := func(label string) string {
 		text, err := json.Marshal(map[string]any{"endpointSelector": map[string]any{}, "ingress": []any{map[string]any{"fromEndpoints": []any{
 			map[string]any{"matchLabels": map[string]string{label: d.value}}}}}})
 		require.NoError(t, err)
 		return string(text)
 	}
 	ciliums := func(label string) *policy.Selector {
-		return peer(policy.FromCilium(&cilium.Policy{Name: "p", Spec: json.RawMessage(quoted(label))}, policy.Environment{Cluster: "c"}))
+		return peer(policy.FromCilium(&cilium.Policy{Name: "p", Spec: json.RawMessage(policySpec(label))}, policy.Environment{Cluster: "c"}))
 	}
 	ofKubernetes := func(p k8s.Peer) *policy.Selector {
 		return peer(policy.FromKubernetes(&k8s.NetworkPolicy{Namespace: "victim", Name: "p", IsIngress: true,
@@ -169,8 +169,8 @@ func TestImitation(t *testing.T) {
 	require.NotZero(t, met, "no demand was ever met: the test tries nothing")
 }
 
-// TestImitation_SelectorsChooseWhomTheyMean checks the converse, so that selectors that select no pod do not pass the test above.
-func TestImitation_SelectorsChooseWhomTheyMean(t *testing.T) {
+// TestImitation_SelectorsSelectIntendedPods checks the converse, so that selectors that select no pod do not pass the test above.
+func TestImitation_SelectorsSelectIntendedPods(t *testing.T) {
 	t.Parallel()
 	filter, err := labels.NewFilter(nil, nil)
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-func TestDefault_KeepsWhatSelectorsUse(t *testing.T) {
+func TestDefault_KeepsSelectorLabels(t *testing.T) {
 	t.Parallel()
 	filter, err := NewFilter(nil, nil)
 	require.NoError(t, err)
@@ -86,7 +86,7 @@ func TestNewFilter_RulesOfTheUser(t *testing.T) {
 	}
 }
 
-func TestOfPod_OnlyMetadataSpeaksForWhatSurroundsThePod(t *testing.T) {
+func TestOfPod_PodLabels_CannotForgeMetadata(t *testing.T) {
 	t.Parallel()
 	pod := &k8s.Pod{Namespace: "default", Name: "p", Labels: map[string]string{
 		"app":                                   "web",

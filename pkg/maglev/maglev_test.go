@@ -18,7 +18,7 @@ func names(n int) []string {
 
 const size = 16381
 
-func TestTable_EverybodyGetsAsMany(t *testing.T) {
+func TestTable_BackendsGetEqualSlots(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2, 3, 100, 250} {
 		for _, size := range Sizes() {
@@ -35,7 +35,7 @@ func TestTable_EverybodyGetsAsMany(t *testing.T) {
 	}
 }
 
-func TestTable_TheOrderOfBackendsIsNothing(t *testing.T) {
+func TestTable_IndependentOfBackendOrder(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	have := names(50)

@@ -48,14 +48,14 @@ func (c *Check[R, K, V]) Run(ctx context.Context) error {
 		found := c.Differs(have, row)
 		return drift.If(found != "", driftrepairs.MapEntry, c.Name, found)
 	})
-	if strangers := c.strangers(before, have); len(strangers) > 0 {
-		drift.Strangers(ctx, c.Watch, c.Name, strangers, c.still(), c.Prune)
+	if unowned := c.unownedKeys(before, have); len(unowned) > 0 {
+		drift.PruneUnowned(ctx, c.Watch, c.Name, unowned, c.still(), c.Prune)
 	}
 	return nil
 }
 
-// strangers returns the keys of entries without a row. It deletes the other entries from have.
-func (c *Check[R, K, V]) strangers(txn statedb.ReadTxn, have map[K]V) (keys []K) {
+// unownedKeys returns the keys of entries without a row. It deletes the other entries from have.
+func (c *Check[R, K, V]) unownedKeys(txn statedb.ReadTxn, have map[K]V) (keys []K) {
 	for row := range c.Table.All(txn) {
 		delete(have, c.Key(row))
 	}
@@ -76,7 +76,7 @@ func (c *Check[R, K, V]) still() func(K) bool {
 			txn := c.Watch.DB.ReadTxn()
 			if complete, _ := c.Table.Initialized(txn); complete {
 				if have, err := c.Dump(); err == nil {
-					c.strangers(txn, have)
+					c.unownedKeys(txn, have)
 					now = have
 				}
 			}

@@ -53,7 +53,7 @@ func again(f Flow) Flow {
 	return Flow{}
 }
 
-func TestKeyOf_PortsStandAsOnTheWire(t *testing.T) {
+func TestKeyOf_PortsInNetworkOrder(t *testing.T) {
 	t.Parallel()
 	k := KeyOf(Tuple{netip.MustParseAddrPort("10.0.0.1:258"), netip.MustParseAddrPort("10.0.0.2:80"), unix.IPPROTO_UDP, bpf.NatToOutside})
 	bytes, err := binary.Append(nil, binary.NativeEndian, k.V4)
@@ -66,26 +66,26 @@ func TestKeyOf_PortsStandAsOnTheWire(t *testing.T) {
 func TestStateAt(t *testing.T) {
 	t.Parallel()
 	const now = 1000
-	fin, rst, stands := uint32(bpf.NatSenderFin), uint32(bpf.NatSenderReset), uint32(bpf.NatSenderStands)
+	fin, rst, established := uint32(bpf.NatSenderFin), uint32(bpf.NatSenderReset), uint32(bpf.NatSenderEstablished)
 	for name, tc := range map[string]struct {
-		protocol    uint8
-		flags, twin uint32
-		left, right uint32 // expiry of both entries
-		want        State
+		protocol       uint8
+		flags, reverse uint32
+		left, right    uint32 // expiry of both entries
+		want           State
 	}{
-		"a SYN":                   {unix.IPPROTO_TCP, stands, 0, now + 1, now + 1, Opening},
-		"both have sent more":     {unix.IPPROTO_TCP, stands, stands, now + 1, now + 1, Established},
-		"one has ended":           {unix.IPPROTO_TCP, stands | fin, stands, now + 1, now + 1, Closing},
-		"both have":               {unix.IPPROTO_TCP, stands | fin, stands | fin, now + 1, now + 1, Closed},
-		"broken by the other":     {unix.IPPROTO_TCP, stands, rst, now + 1, now + 1, Reset},
-		"one direction goes on":   {unix.IPPROTO_UDP, 0, 0, now, now + 1, Alive},
-		"the other goes on":       {unix.IPPROTO_UDP, 0, 0, now + 1, now, Alive},
-		"neither does":            {unix.IPPROTO_TCP, stands, stands, now, now, Expired},
-		"the clock wrapped round": {unix.IPPROTO_UDP, 0, 0, now, 1<<31 + now + 1, Expired},
+		"a SYN":                          {unix.IPPROTO_TCP, established, 0, now + 1, now + 1, Opening},
+		"both have sent more":            {unix.IPPROTO_TCP, established, established, now + 1, now + 1, Established},
+		"one has ended":                  {unix.IPPROTO_TCP, established | fin, established, now + 1, now + 1, Closing},
+		"both have":                      {unix.IPPROTO_TCP, established | fin, established | fin, now + 1, now + 1, Closed},
+		"broken by the other":            {unix.IPPROTO_TCP, established, rst, now + 1, now + 1, Reset},
+		"one direction stays open":       {unix.IPPROTO_UDP, 0, 0, now, now + 1, Alive},
+		"the other direction stays open": {unix.IPPROTO_UDP, 0, 0, now + 1, now, Alive},
+		"neither does":                   {unix.IPPROTO_TCP, established, established, now, now, Expired},
+		"the clock wrapped round":        {unix.IPPROTO_UDP, 0, 0, now, 1<<31 + now + 1, Expired},
 	} {
 		f := Flow{Key: KeyOf(Tuple{Source: netip.MustParseAddrPort("10.0.0.1:1"), Target: netip.MustParseAddrPort("10.0.0.2:2"), Protocol: tc.protocol}),
 			Flags: tc.flags, Expires: tc.left}
-		if got := f.StateAt(now, &Flow{Flags: tc.twin, Expires: tc.right}); got != tc.want {
+		if got := f.StateAt(now, &Flow{Flags: tc.reverse, Expires: tc.right}); got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
 		if tc.want == Expired && f.StateAt(now, nil) != Expired {

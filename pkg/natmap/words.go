@@ -22,15 +22,15 @@ const (
 	Expired     State = "expired" // expired, but not yet collected
 )
 
-// StateAt returns the state of a pair at a time of [bpf.CtNow]; twin is nil when the reverse entry is missing.
-func (f *Flow) StateAt(now uint32, twin *Flow) State {
+// StateAt returns the state of a pair at a time of [bpf.CtNow]; reverse is nil when the reverse entry is missing.
+func (f *Flow) StateAt(now uint32, reverse *Flow) State {
 	other := uint32(0)
-	if twin != nil {
-		other = twin.Flags
+	if reverse != nil {
+		other = reverse.Flags
 	}
 	both, either := f.Flags&other, f.Flags|other
 	switch {
-	case f.Expired(now) && (twin == nil || twin.Expired(now)):
+	case f.Expired(now) && (reverse == nil || reverse.Expired(now)):
 		return Expired
 	case f.Key.Tuple().Protocol != unix.IPPROTO_TCP:
 		return Alive
@@ -40,7 +40,7 @@ func (f *Flow) StateAt(now uint32, twin *Flow) State {
 		return Closed
 	case either&uint32(bpf.NatSenderFin) != 0:
 		return Closing
-	case both&uint32(bpf.NatSenderStands) == 0:
+	case both&uint32(bpf.NatSenderEstablished) == 0:
 		return Opening
 	}
 	return Established

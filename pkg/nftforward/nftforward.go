@@ -49,7 +49,7 @@ func Dropping(packets []Packet) (chains []Chain, read int, err error) {
 	}
 	read = len(all)
 	for _, base := range all {
-		if !onTheWay(base) {
+		if !filtersForwarded(base) {
 			continue
 		}
 		rules := ruleset{conn: conn, table: base.Table, rules: map[string][]*nftables.Rule{}}
@@ -75,8 +75,8 @@ var families = map[nftables.TableFamily]string{
 	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
 }
 
-// onTheWay reports whether a chain sees packets before they leave the node and may drop them.
-func onTheWay(c *nftables.Chain) bool {
+// filtersForwarded reports whether a chain sees packets before they leave the node and may drop them.
+func filtersForwarded(c *nftables.Chain) bool {
 	return c.Hooknum != nil && families[c.Table.Family] != "" && c.Type == nftables.ChainTypeFilter &&
 		(*c.Hooknum == *nftables.ChainHookForward || *c.Hooknum == *nftables.ChainHookPrerouting)
 }

@@ -51,7 +51,7 @@ const (
 const hook = "add table inet t; add set inet t wans { type ifname; elements = { eth1, eth2 }; }; add chain inet t other; " +
 	"add chain inet t f { type filter hook forward priority 5; policy drop; }; add rule inet t f "
 
-func TestPrivilegedDropping_OfFirewalls(t *testing.T) {
+func TestPrivilegedDropping_Firewalls(t *testing.T) {
 	t.Parallel()
 	type step struct{ program, rules string }
 	filter4, filter6 := Chain{"ip", "filter", "FORWARD"}, Chain{"ip6", "filter", "FORWARD"}
@@ -77,7 +77,7 @@ func TestPrivilegedDropping_OfFirewalls(t *testing.T) {
 		"Docker, a mark is accepted":           {[]step{{ip4, "docker.rules"}, {ip4, "-I DOCKER-USER -m mark --mark 0x4000/0x4000 -j ACCEPT"}}, nil, nil}, // undecided
 		"Docker, new connections are accepted": {[]step{{ip4, "docker.rules"}, {ip4, "-I DOCKER-USER -m conntrack --ctstate NEW -j ACCEPT"}}, nil, nil},
 		"Docker, all but invalid packets":      {[]step{{ip4, "docker.rules"}, {ip4, "-I DOCKER-USER -m conntrack ! --ctstate INVALID -j ACCEPT"}}, nil, nil},
-		"kube-proxy alone":                     {[]step{{ip4, "*filter\n:KUBE-FORWARD - [0:0]\n" + kubeForward + "\nCOMMIT\n"}}, nil, nil},
+		"kube-proxy only":                      {[]step{{ip4, "*filter\n:KUBE-FORWARD - [0:0]\n" + kubeForward + "\nCOMMIT\n"}}, nil, nil},
 		"ufw":                                  {[]step{{ip4, "ufw.rules"}, {ip6, "ufw6.rules"}}, []Chain{filter4}, []Chain{filter6}},
 		"ufw, routed packets are accepted":     {[]step{{ip4, "ufw.rules"}, {ip4, "-I ufw-user-forward -j ACCEPT"}}, nil, nil},
 		"firewalld":                            {[]step{{"nft", "firewalld.nft"}}, []Chain{firewalld}, []Chain{firewalld, reverse}},
@@ -95,8 +95,8 @@ func TestPrivilegedDropping_OfFirewalls(t *testing.T) {
 		"perhaps a return":                  {[]step{{"nft", hook + "meta mark 1 return; add rule inet t f drop"}}, []Chain{own}, []Chain{own}},
 		"perhaps a return, else good":       {[]step{{"nft", hook + "meta mark 1 return; add rule inet t f accept"}}, nil, nil},
 		"perhaps a jump to drop":            {[]step{{"nft", hook + "meta mark 1 jump other; add rule inet t other drop; add rule inet t f accept"}}, nil, nil},
-		"a goto does not come back":         {[]step{{"nft", hook + "goto other; add rule inet t f accept"}}, []Chain{own}, []Chain{own}},
-		"a jump comes back":                 {[]step{{"nft", hook + "jump other; add rule inet t f accept"}}, nil, nil},
+		"a goto does not return":            {[]step{{"nft", hook + "goto other; add rule inet t f accept"}}, []Chain{own}, []Chain{own}},
+		"a jump returns":                    {[]step{{"nft", hook + "jump other; add rule inet t f accept"}}, nil, nil},
 		"a dropped one is not called":       {[]step{{"nft", hook + "jump other; add rule inet t other return; add rule inet t other drop; add rule inet t f accept"}}, nil, nil},
 		"a loose check of the reverse path": {[]step{{"nft", "add table inet t; add chain inet t p { type filter hook prerouting priority 5; }; add rule inet t p fib saddr oif missing drop"}}, nil, nil},
 		"no chain of the hook forward":      {[]step{{"nft", "add table inet t; add chain inet t i { type filter hook input priority 0; policy drop; }"}}, nil, nil},

@@ -75,9 +75,9 @@ func deleteAccepting() error {
 	}
 	deleted := 0
 	for _, r := range rules {
-		looksUp := slices.ContainsFunc(r.Exprs, func(e expr.Any) bool { _, is := e.(*expr.Fib); return is })
+		hasFib := slices.ContainsFunc(r.Exprs, func(e expr.Any) bool { _, is := e.(*expr.Fib); return is })
 		last, is := r.Exprs[len(r.Exprs)-1].(*expr.Verdict)
-		if !looksUp || !is || last.Kind != expr.VerdictAccept {
+		if !hasFib || !is || last.Kind != expr.VerdictAccept {
 			continue
 		}
 		if err := conn.DelRule(r); err != nil {

@@ -74,7 +74,7 @@ func TestPrivilegedGuard_LeavesOtherTablesAlone(t *testing.T) {
 	})
 }
 
-func TestPrivilegedGuard_ForeignRuleInOurTableIsSeen(t *testing.T) {
+func TestPrivilegedGuard_ForeignRuleInOwnTable_IsDetected(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {
 		if err := Install(rule); err != nil {
@@ -104,7 +104,7 @@ func expect(t *testing.T, when string, r Rule, installed bool) {
 }
 
 // Changes of other tables are not reported. Changes of this table are, by any process.
-func TestPrivilegedChanges_TellOfOurTableOnly(t *testing.T) {
+func TestPrivilegedChanges_ReportOnlyOwnTable(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {
 		conn, err := nftables.New()
@@ -113,9 +113,9 @@ func TestPrivilegedChanges_TellOfOurTableOnly(t *testing.T) {
 			return
 		}
 		for _, tc := range []struct {
-			what string
-			do   func() error
-			told bool
+			what     string
+			do       func() error
+			notified bool
 		}{
 			{"install", func() error { return Install(rule) }, true},
 			{"another table", func() error {
@@ -126,7 +126,7 @@ func TestPrivilegedChanges_TellOfOurTableOnly(t *testing.T) {
 				conn.AddTable(&nftables.Table{Name: TableName, Family: nftables.TableFamilyIPv4})
 				return conn.Flush()
 			}, false},
-			{"a rule of ours", func() error {
+			{"a rule of the agent", func() error {
 				conn.FlushChain(&nftables.Chain{Name: ChainName, Table: ours()})
 				return conn.Flush()
 			}, true},
@@ -141,12 +141,12 @@ func TestPrivilegedChanges_TellOfOurTableOnly(t *testing.T) {
 				t.Errorf("%s: %v", tc.what, err)
 			}
 			wait := 200 * time.Millisecond
-			if tc.told {
+			if tc.notified {
 				wait = 15 * time.Second
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
-			if err := changes.Next(ctx); (err == nil) != tc.told {
-				t.Errorf("%s: %v, want to be told: %v", tc.what, err, tc.told)
+			if err := changes.Next(ctx); (err == nil) != tc.notified {
+				t.Errorf("%s: %v, want to be told: %v", tc.what, err, tc.notified)
 			}
 			cancel()
 			changes.Close()

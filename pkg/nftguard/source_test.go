@@ -245,9 +245,9 @@ func (n neighbours) withinVRF() {
 // exchange sends datagrams to an address of a device, bound to that device at both ends, until one arrives: the kernel configures IPv6 addresses
 // asynchronously.
 func exchange(device, addr string) error {
-	bound := func(_, _ string, c syscall.RawConn) (refused error) {
-		err := c.Control(func(fd uintptr) { refused = unix.BindToDevice(int(fd), device) })
-		return errors.Join(err, refused)
+	bound := func(_, _ string, c syscall.RawConn) (bindErr error) {
+		err := c.Control(func(fd uintptr) { bindErr = unix.BindToDevice(int(fd), device) })
+		return errors.Join(err, bindErr)
 	}
 	server, err := (&net.ListenConfig{Control: bound}).ListenPacket(context.Background(), "udp", addr)
 	if err != nil {

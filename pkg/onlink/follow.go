@@ -37,7 +37,7 @@ func (f *Follower) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	again := false
 	for _, change := range f.routeChanges.UpTo(txn, changed) {
 		_, known := f.Network.routes.Get(change.Object.Dst)
-		again = again || known || isOthers(change.Object)
+		again = again || known || isForeign(change.Object)
 	}
 	for _, change := range f.deviceChanges.UpTo(txn, changed) {
 		known := f.devices[change.Object.Index]
@@ -51,8 +51,8 @@ func (f *Follower) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	return !before.equal(f.Network)
 }
 
-// isOthers reports whether a route is a unicast route in the main table that the agent did not create.
-func isOthers(r *devices.Route) bool {
+// isForeign reports whether a route is a unicast route in the main table that the agent did not create.
+func isForeign(r *devices.Route) bool {
 	return r.Table == desiredroutes.MainTable && r.Type == unix.RTN_UNICAST && r.Protocol != desiredroutes.Protocol
 }
 

@@ -24,7 +24,7 @@ func Read(routes []*devices.Route, links []*devices.Device) *Network {
 		n.devices[d.Index] = d
 	}
 	for _, r := range routes {
-		if !isOthers(r) || n.devices[r.LinkIndex] == nil {
+		if !isForeign(r) || n.devices[r.LinkIndex] == nil {
 			continue
 		}
 		if known, found := n.routes.Get(r.Dst); !found || r.Priority < known.Priority {

@@ -28,7 +28,7 @@ func Listen(address string) *Listener {
 	return l
 }
 
-// Dial connects as [net.Dialer.DialContext] does: it waits for [Listener.Accept], and returns the error of [Refused] for a closed listener.
+// Dial connects as [net.Dialer.DialContext] does: it waits for [Listener.Accept], and returns the error of [ConnectionRefused] for a closed listener.
 func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	accept := l.accept
 	select {
@@ -41,14 +41,14 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	case accept <- far:
 		return &conn{Conn: near, frozen: l.frozen, closed: make(chan struct{})}, nil
 	case <-l.closed:
-		return nil, Refused()
+		return nil, ConnectionRefused()
 	case <-ctx.Done():
 		return nil, &net.OpError{Op: "dial", Net: "pipe", Err: os.ErrDeadlineExceeded}
 	}
 }
 
-// Refused returns the error of a connection to an address without a listener.
-func Refused() error {
+// ConnectionRefused returns the error of a connection to an address without a listener.
+func ConnectionRefused() error {
 	return &net.OpError{Op: "dial", Net: "pipe", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }
 

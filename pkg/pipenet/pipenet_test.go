@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestListener_ConnectsRefusesAndFreezes(t *testing.T) {
+func TestListener_ConnectsRejectsAndFreezes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := Listen("here")

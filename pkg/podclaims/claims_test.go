@@ -18,7 +18,7 @@ func addr(i int) netip.Addr {
 }
 
 // Random objects claim few addresses, so that several objects claim the same address. All methods agree with a list of the rows.
-func TestClaims_AreThoseOfAList(t *testing.T) {
+func TestClaims_AgreeWithList(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	c := &Claims{}

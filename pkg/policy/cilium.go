@@ -89,14 +89,14 @@ func (c *ciliumParser) spec(path string, raw json.RawMessage) {
 		c.unreadable(path, err)
 		return
 	}
-	subject, closed, nobody := c.subject(path, fields)
-	if nobody {
+	subject, closed, selectsNone := c.subject(path, fields)
+	if selectsNone {
 		return
 	}
 	part := Part{Path: path, Subject: subject}
 	for _, field := range unknown(fields, knownFields...) {
 		c.policy.add(Problem{Path: path + "." + field, Reason: ReasonUnsupported,
-			Message: "the field is not known here: no rule of " + path + " allows anything; leave it out"})
+			Message: "the field is unknown: no rule of " + path + " allows anything; leave it out"})
 		closed = true
 	}
 	var has [Egress + 1]bool
@@ -147,7 +147,7 @@ func (c *ciliumParser) rules(path string, s section, raw json.RawMessage) (rules
 
 // subject parses the selector of a spec. The last result is true if the spec selects no endpoint: it is for nodes, or it is unreadable and clusterwide. The
 // result closed is true if its rules must allow nothing.
-func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (subject Selector, closed, nobody bool) {
+func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (subject Selector, closed, selectsNone bool) {
 	subject = c.everything()
 	raw, found := fields["endpointSelector"]
 	_, nodes := fields["nodeSelector"]
@@ -196,18 +196,18 @@ func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (
 // subject that excludes the policy's namespace selects no endpoint.
 func (c *ciliumParser) stayHome(path string, chosen *Selector) {
 	here := map[string]string{sourceK8s + ":" + labels.KeyNamespace: c.policy.Ref.Namespace}
-	var asks, excludes bool
+	var includes, excludes bool
 	chosen.Requirements = slices.DeleteFunc(chosen.Requirements, func(r Requirement) bool {
 		if r.Key != labels.KeyNamespace || r.Source != sourceK8s && r.Source != AnySource || r.Matches(here) {
 			return false
 		}
-		asks, excludes = asks || r.Operator == In, excludes || r.Operator != In
+		includes, excludes = includes || r.Operator == In, excludes || r.Operator != In
 		return r.Operator == In
 	})
 	switch {
 	case excludes:
 		c.policy.invalid(path+".endpointSelector", "it excludes the policy's own namespace: it selects no endpoint; move the policy to the namespace that it is for")
-	case asks:
+	case includes:
 		c.policy.invalid(path+".endpointSelector", "it asks for another namespace than the policy's own: it is enforced in its own; "+
 			"move the policy to that namespace")
 	}
@@ -215,22 +215,22 @@ func (c *ciliumParser) stayHome(path string, chosen *Selector) {
 
 // defaultDeny returns the directions in which a spec isolates: the directions with rules, unless enableDefaultDeny overrides them.
 func (c *ciliumParser) defaultDeny(path string, raw json.RawMessage, hasIngress, hasEgress bool) (ingress, egress bool) {
-	var said struct {
+	var override struct {
 		Ingress *bool `json:"ingress"`
 		Egress  *bool `json:"egress"`
 	}
 	if len(raw) > 0 {
-		if err := decode(raw, &said); err != nil {
+		if err := decode(raw, &override); err != nil {
 			c.policy.invalid(path+".enableDefaultDeny", short(err)+": both directions are isolated; correct it")
 			return true, true
 		}
 	}
 	ingress, egress = hasIngress, hasEgress
-	if said.Ingress != nil {
-		ingress = *said.Ingress
+	if override.Ingress != nil {
+		ingress = *override.Ingress
 	}
-	if said.Egress != nil {
-		egress = *said.Egress
+	if override.Egress != nil {
+		egress = *override.Egress
 	}
 	return ingress, egress
 }

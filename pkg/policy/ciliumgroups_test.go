@@ -34,9 +34,9 @@ func TestFromCilium_CIDRGroups(t *testing.T) {
 		{name: "by label", policies: in("cidrGroupSelector: {matchLabels: {role: office}}"), allow: []string{"in world>db 80/TCP"}, deny: []string{"in world2>db 80/TCP"}},
 		{name: "by several groups", policies: in("cidrGroupSelector: {matchExpressions: [{key: role, operator: In, values: [office, partner]}]}"),
 			allow: []string{"in world>db 80/TCP", "in world2>db 80/TCP"}, deny: []string{"in host>db 80/TCP"}},
-		{name: "by a label that they lack", policies: in("cidrGroupSelector: {matchExpressions: [{key: role, operator: NotIn, values: [partner]}]}"),
+		{name: "by a label that groups lack", policies: in("cidrGroupSelector: {matchExpressions: [{key: role, operator: NotIn, values: [partner]}]}"),
 			allow: []string{"in world>db 80/TCP"}, deny: []string{"in world2>db 80/TCP", "in web>db 80/TCP"}},
-		{name: "groups match what is outside", policies: in("cidrGroupRef: pods"), deny: []string{"in web>db 80/TCP", "in health>db 80/TCP", "in world>db 80/TCP"}},
+		{name: "groups match outside addresses", policies: in("cidrGroupRef: pods"), deny: []string{"in web>db 80/TCP", "in health>db 80/TCP", "in world>db 80/TCP"}},
 		{name: "beside other CIDRs", policies: cnp("endpointSelector: {}, ingress: [{fromCIDR: [203.0.113.129/32], fromCIDRSet: [{cidrGroupRef: one}, {cidrGroupRef: pods}]}]"),
 			allow: []string{"in world>db 80/TCP", "in world2>db 80/TCP"}, only: 4},
 		{name: "an exception inside", policies: in("cidrGroupRef: outside, except: [203.0.113.128/25, \"2001:db8:0:1::/64\"]"), allow: []string{"in world>db 80/TCP"}, deny: []string{"in world2>db 80/TCP"}},
@@ -45,7 +45,7 @@ func TestFromCilium_CIDRGroups(t *testing.T) {
 			deny: []string{"in world>db 80/TCP"}, allow: []string{"in world2>db 80/TCP", "in web>db 80/TCP"}},
 		{name: "an empty group", policies: in("cidrGroupRef: empty") + cnp("endpointSelector: {}, egressDeny: [{toCIDRSet: [{cidrGroupRef: empty}]}], egress: [{toEntities: [all]}]"),
 			deny: []string{"in world>db 80/TCP", "in web>db 80/TCP"}, allow: []string{"out db>world 80/TCP"}},
-		{name: "a group that does not exist allows nothing", policies: in("cidrGroupRef: moon") + in("cidrGroupSelector: {matchLabels: {role: moon}}"),
+		{name: "a missing group allows nothing", policies: in("cidrGroupRef: moon") + in("cidrGroupSelector: {matchLabels: {role: moon}}"),
 			deny: []string{"in world>db 80/TCP", "in web>db 80/TCP"}},
 		{name: "it denies nothing", policies: cnp("endpointSelector: {}, ingressDeny: [{fromCIDRSet: [{cidrGroupRef: moon}, {cidrGroupRef: one}]}], " + all),
 			allow: []string{"in world2>db 80/TCP", "in web>db 80/TCP"}, deny: []string{"in world>db 80/TCP"}},
@@ -121,8 +121,8 @@ func TestFromCilium_GroupNamedLikeASelector_IsAnotherChoice(t *testing.T) {
 	}
 }
 
-// TestFromCilium_CIDRGroupsThatCannotBeRead: rules that refer to the groups allow nothing and deny every peer; other rules are enforced.
-func TestFromCilium_CIDRGroupsThatCannotBeRead(t *testing.T) {
+// TestFromCilium_UnreadableCIDRGroups: rules that refer to the groups allow nothing and deny every peer; other rules are enforced.
+func TestFromCilium_UnreadableCIDRGroups(t *testing.T) {
 	t.Parallel()
 	env := policy.Environment{GroupsUnread: true}
 	for _, set := range []string{"cidrGroupRef: one", "cidrGroupSelector: {matchLabels: {role: office}}"} {
@@ -173,8 +173,8 @@ func TestFromCilium_ManyCIDRsOfGroups(t *testing.T) {
 	}{
 		{"as many as may be", many(32, again), true},
 		{"one group again and again", many(10_000, again), false},
-		{"selectors that choose all groups", many(3000, labelled), false},
-		{"choices of groups that do not exist", many(1001, func(i int) string { return fmt.Sprint("cidrGroupRef: none", i) }), false},
+		{"selectors of all groups", many(3000, labelled), false},
+		{"selectors of missing groups", many(1001, func(i int) string { return fmt.Sprint("cidrGroupRef: none", i) }), false},
 		{"exceptions", "{cidrGroupRef: g1, " + excepts + "}", false},
 		{"exceptions from few", "{cidrGroupRef: few, " + excepts + "}", true},
 	} {

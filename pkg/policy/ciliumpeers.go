@@ -91,7 +91,7 @@ func (r *ciliumRule) peer(peers *Peers, kind kind, i int, item json.RawMessage) 
 	path := fmt.Sprintf("%s[%d]", kind.field, i)
 	more, err := kind.read(r, path, item)
 	switch {
-	case errors.Is(err, errEverybody):
+	case errors.Is(err, errAllPeers):
 		peers.Any = true
 	case errors.Is(err, errReported):
 		r.anyPeers = true
@@ -103,8 +103,8 @@ func (r *ciliumRule) peer(peers *Peers, kind kind, i int, item json.RawMessage) 
 }
 
 var (
-	errEverybody = errors.New("everybody is meant")
-	errReported  = errors.New("a problem of the policy has the reason")
+	errAllPeers = errors.New("all peers are selected")
+	errReported = errors.New("a problem of the policy has the reason")
 )
 
 func (r *ciliumRule) endpoints(path string, item json.RawMessage) ([]Peer, error) {
@@ -115,17 +115,17 @@ func (r *ciliumRule) endpoints(path string, item json.RawMessage) ([]Peer, error
 	if selector.isAPIServer() {
 		return r.env.apiServers(), nil
 	}
-	if r.asksForOtherSources(path, selector) {
+	if r.usesOtherSources(path, selector) {
 		return nil, errReported
 	}
-	if !r.policy.onlyKept(r.path+"."+path, selector, r.deny, r.env) {
+	if !r.policy.filterRequirements(r.path+"."+path, selector, r.deny, r.env) {
 		r.closed = true
 	}
 	return []Peer{{Labels: selector}}, nil
 }
 
-// asksForOtherSources reports labels of peers outside the cluster. Waggle's identities have no such labels.
-func (r *ciliumRule) asksForOtherSources(path string, s *Selector) bool {
+// usesOtherSources reports labels of peers outside the cluster. Waggle's identities have no such labels.
+func (r *ciliumRule) usesOtherSources(path string, s *Selector) bool {
 	for _, q := range s.Requirements {
 		if slices.Contains([]string{"cidr", "cidrgroup", "fqdn"}, q.Source) {
 			r.unsupported(path, "choosing peers by a label of the source "+q.Source+" is not supported", "use CIDRs")
@@ -165,7 +165,7 @@ func (r *ciliumRule) entity(path string, item json.RawMessage) ([]Peer, error) {
 	ids := func(list ...uint32) ([]Peer, error) { return []Peer{{Identities: list}}, nil }
 	switch name {
 	case "all":
-		return nil, errEverybody
+		return nil, errAllPeers
 	case "none":
 		return nil, nil
 	case "world":
@@ -191,10 +191,10 @@ func (r *ciliumRule) entity(path string, item json.RawMessage) ([]Peer, error) {
 	case "init":
 		return ids(identity.Init)
 	case "unmanaged":
-		r.matchesNobody(path, name, "every pod on a node with an agent is managed")
+		r.reportUnmatched(path, name, "every pod on a node with an agent is managed")
 		return ids(identity.Unmanaged)
 	case "ingress":
-		r.matchesNobody(path, name, "there are no proxies of Ingresses")
+		r.reportUnmatched(path, name, "there are no proxies of Ingresses")
 		return ids(ingressIdentity)
 	case "cluster":
 		return r.cluster(path), nil
@@ -202,8 +202,8 @@ func (r *ciliumRule) entity(path string, item json.RawMessage) ([]Peer, error) {
 	return nil, errors.New("the entity " + quote(name) + " is not known")
 }
 
-// matchesNobody reports an entity that no peer has. The other peers of the rule are enforced.
-func (r *ciliumRule) matchesNobody(path, name, why string) {
+// reportUnmatched reports an entity that no peer has. The other peers of the rule are enforced.
+func (r *ciliumRule) reportUnmatched(path, name, why string) {
 	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonUnsupported, Message: "the entity " + name + " matches no peer: " + why +
 		"; the other peers of the rule count; leave it out"})
 }
@@ -217,7 +217,7 @@ func (r *ciliumRule) cluster(path string) []Peer {
 	if r.env.Cluster != "" {
 		pods.Requirements = []Requirement{{Source: sourceK8s, Key: labels.KeyCluster, Operator: In, Values: []string{r.env.Cluster}}}
 	}
-	r.policy.onlyKept(r.path+"."+path, pods, r.deny, r.env)
+	r.policy.filterRequirements(r.path+"."+path, pods, r.deny, r.env)
 	return append(r.env.apiServers(), Peer{Labels: pods, Entity: true}, Peer{Identities: []uint32{identity.Host, identity.RemoteNode, identity.Health,
 		identity.Init, identity.Unmanaged, ingressIdentity}})
 }

@@ -62,7 +62,7 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 	for _, field := range inside {
 		raw, found := fields[field]
 		switch {
-		case !found || saysNothing(raw):
+		case !found || isEmptyL7(raw):
 		case field == "rules":
 			r.l7Rules(path+"."+field, raw)
 		default:
@@ -70,15 +70,15 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 		}
 	}
 	for _, field := range unknown(fields, append([]string{"ports", "serverNames"}, inside...)...) {
-		r.unsupported(path+"."+field, "the field is not known here", "leave it out")
+		r.unsupported(path+"."+field, "the field is unknown", "leave it out")
 		r.anyPorts = true
 	}
 	var these Ports
 	r.list(path+".ports", fields["ports"], func(_ string, item json.RawMessage) error { return these.addCilium(item) })
 	ports.Any = ports.Any || these.Any
 	ports.List = append(ports.List, these.List...)
-	if names, found := fields["serverNames"]; found && !saysNothing(names) {
-		r.refuse(path+".serverNames", "toPorts.serverNames is not supported", "leave it out to mean all connections on the port", these)
+	if names, found := fields["serverNames"]; found && !isEmptyL7(names) {
+		r.denyUncheckable(path+".serverNames", "toPorts.serverNames is not supported", "leave it out to mean all connections on the port", these)
 	}
 	return nil
 }
@@ -94,8 +94,8 @@ func (r *ciliumRule) l7Rules(path string, raw json.RawMessage) {
 		Message: "toPorts.rules is not supported: the rule allows all connections on the port, because of --l7-rules=allow-port; leave toPorts.rules out"})
 }
 
-// saysNothing reports whether a field that inspects connections is empty: a list without items, or protocols without rules.
-func saysNothing(raw json.RawMessage) bool {
+// isEmptyL7 reports whether a field that inspects connections is empty: a list without items, or protocols without rules.
+func isEmptyL7(raw json.RawMessage) bool {
 	var list []json.RawMessage
 	if decode(raw, &list) == nil {
 		return len(list) == 0

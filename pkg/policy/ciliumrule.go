@@ -16,8 +16,8 @@ type ciliumRule struct {
 	fields map[string]json.RawMessage
 	// closed is set if the rule must allow nothing. anyPeers and anyPorts are set if a deny rule must match every peer or all ports.
 	closed, anyPeers, anyPorts bool
-	// refused are ports on which the rule allows only connections that the datapath cannot distinguish from others: all of their connections are denied.
-	refused Ports
+	// denied are ports on which the rule allows only connections that the datapath cannot distinguish from others: all of their connections are denied.
+	denied Ports
 	// required are the conditions on peers that apply to all rules.
 	required []PeerRequirement
 }
@@ -41,14 +41,14 @@ func (r *ciliumRule) parse(raw json.RawMessage) (Rule, bool) {
 		r.requirements()
 		r.others(rule.Ports)
 	}
-	refuses := !r.closed && (r.refused.Any || len(r.refused.List) > 0)
+	denies := !r.closed && (r.denied.Any || len(r.denied.List) > 0)
 	switch {
 	case r.closed && !r.deny:
 		return Rule{}, false
 	case !r.closed && rule.Peers.Any && rule.Ports.Any && !r.given():
 		return Rule{}, false // an item without peers and ports only isolates
-	case refuses:
-		rule.Deny, rule.Ports = true, r.refused
+	case denies:
+		rule.Deny, rule.Ports = true, r.denied
 	}
 	if r.anyPeers {
 		rule.Peers = Peers{Any: true}
@@ -91,7 +91,7 @@ func (r *ciliumRule) requirements() {
 			r.unmet(path)
 			continue
 		}
-		if r.asksForOtherSources(path, selector) || r.asksForHidden(path, selector) {
+		if r.usesOtherSources(path, selector) || r.usesHiddenLabel(path, selector) {
 			r.unmet(path)
 			continue
 		}
@@ -102,8 +102,8 @@ func (r *ciliumRule) requirements() {
 	}
 }
 
-// asksForHidden reports a requirement on a label that is not part of identities. No peer can be checked for such a label.
-func (r *ciliumRule) asksForHidden(path string, s *Selector) bool {
+// usesHiddenLabel reports a requirement on a label that is not part of identities. No peer can be checked for such a label.
+func (r *ciliumRule) usesHiddenLabel(path string, s *Selector) bool {
 	i := slices.IndexFunc(s.Requirements, func(q Requirement) bool { return !r.env.keeps(&q) })
 	if i < 0 {
 		return false
@@ -129,7 +129,7 @@ func (r *ciliumRule) others(ports Ports) {
 		known = append(known, kind.field)
 	}
 	for _, field := range unknown(r.fields, known...) {
-		r.unsupported(field, "the field is not known here", "leave it out")
+		r.unsupported(field, "the field is unknown", "leave it out")
 		r.anyPeers, r.anyPorts = true, true
 	}
 	raw, found := r.fields["authentication"]
@@ -140,19 +140,19 @@ func (r *ciliumRule) others(ports Ports) {
 		Mode string `json:"mode"`
 	}
 	if err := decode(raw, &authentication); err != nil || authentication.Mode != "disabled" {
-		r.refuse("authentication", "authentication of peers is not supported", "leave it out, or set its mode to disabled", ports)
+		r.denyUncheckable("authentication", "authentication of peers is not supported", "leave it out, or set its mode to disabled", ports)
 	}
 }
 
-// refuse handles a condition on connections that the datapath cannot check. In Cilium the condition of an allow rule applies to its peers and ports
+// denyUncheckable handles a condition on connections that the datapath cannot check. In Cilium the condition of an allow rule applies to its peers and ports
 // regardless of other rules, so their connections are denied.
-func (r *ciliumRule) refuse(field, what, advice string, ports Ports) {
+func (r *ciliumRule) denyUncheckable(field, what, advice string, ports Ports) {
 	if r.deny {
 		r.unsupported(field, what, advice)
 		return
 	}
-	r.refused.Any = r.refused.Any || ports.Any
-	r.refused.List = append(r.refused.List, ports.List...)
+	r.denied.Any = r.denied.Any || ports.Any
+	r.denied.List = append(r.denied.List, ports.List...)
 	r.policy.add(Problem{Path: r.path + "." + field, Reason: ReasonUnsupported,
 		Message: what + ": the rule allows nothing, and connections with its peers on these ports are denied, also where another rule allows them; " + advice})
 }

@@ -228,7 +228,7 @@ func (r *ciliumRule) peersOfService(path string, name ServiceName, s *chosenServ
 	budget.requirements += len(s.labels.Requirements)
 	if s.denied != s.labels && len(r.policy.Problems) < maxProblems {
 		reported := *s.labels
-		r.policy.onlyKept(r.path+"."+path, &reported, r.deny, r.env)
+		r.policy.filterRequirements(r.path+"."+path, &reported, r.deny, r.env)
 	}
 	if r.deny {
 		return []Peer{{Labels: s.denied}}, nil

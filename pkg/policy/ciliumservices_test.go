@@ -57,7 +57,7 @@ func TestFromCilium_Services(t *testing.T) {
 		{name: "of another namespace", policies: cnp(toServices(webOfGreen)), allow: []string{"out db>green 80/TCP"}, deny: []string{"out db>web 80/TCP"}},
 		{name: "of a policy of the cluster", policies: ccnp(toServices(db + ", " + webOfGreen)), allow: []string{"out web>db 80/TCP", "out green>green 80/TCP"},
 			deny: []string{"out green>web 80/TCP"}},
-		{name: "ports are those of the pods", policies: cnp("endpointSelector: {}, egress: [{toServices: [" + db + "], toPorts: [{ports: [{port: web, protocol: TCP}]}]}]"),
+		{name: "ports are pod ports", policies: cnp("endpointSelector: {}, egress: [{toServices: [" + db + "], toPorts: [{ports: [{port: web, protocol: TCP}]}]}]"),
 			allow: []string{"out web>db 9090/TCP"}, deny: []string{"out web>db 80/TCP"}},
 		{name: "denied", policies: cnp(denyServices(db)), deny: []string{"out web>db 80/TCP"}, allow: []string{"out db>web 80/TCP", "out web>green 80/TCP", "out web>world 80/TCP"}},
 		{name: "beside toRequires", policies: cnp("endpointSelector: {}, egress: [{toServices: [" + db + ", " + webOfGreen + "], toRequires: [{matchLabels: {\"k8s:io.kubernetes.pod.namespace\": red}}]}]"),

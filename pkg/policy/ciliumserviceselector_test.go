@@ -170,8 +170,8 @@ func TestFromCilium_FaultsOfServiceSelectors_FailClosed(t *testing.T) {
 	unread, unreadSlices := someRows(), someRows()
 	unread.ServicesUnread, unreadSlices.SlicesUnread = true, true
 	for name, c := range map[string]struct {
-		env                 policy.Environment
-		items, reason, says string
+		env                    policy.Environment
+		items, reason, message string
 	}{
 		"no selector":        {someRows(), "{k8sServiceSelector: {namespace: red}}", policy.ReasonInvalid, "write {} to choose all Services"},
 		"another source":     {someRows(), byLabels("\"cidrgroup:tier\": back"), policy.ReasonInvalid, "labels of Services have none"},
@@ -183,7 +183,7 @@ func TestFromCilium_FaultsOfServiceSelectors_FailClosed(t *testing.T) {
 	} {
 		for kind, policies := range map[string]string{"allows": cnp(toServices(c.items)), "denies": cnp(denyServices(c.items))} {
 			p := read(t, c.env, policies)[0]
-			if len(p.Problems) == 0 || p.Problems[0].Reason != c.reason || !strings.Contains(p.Problems[0].Message, c.says) {
+			if len(p.Problems) == 0 || p.Problems[0].Reason != c.reason || !strings.Contains(p.Problems[0].Message, c.message) {
 				t.Errorf("%s %s: %+v", name, kind, p.Problems)
 			}
 			rules := p.Parts[0].Rules
@@ -232,7 +232,7 @@ func TestFromCilium_SelectorsShareTheBounds(t *testing.T) {
 		name, items string
 		rows        []*k8s.Service
 		peers       int
-		says        string
+		message     string
 	}{
 		{"all", many, manyServices(1000, "app=web"), 1000, ""},
 		{"too many Services", many, manyServices(1001, "app=web"), 1000, "the selector chooses more than 1000 Services: Services after \"s00999\""},
@@ -250,7 +250,7 @@ func TestFromCilium_SelectorsShareTheBounds(t *testing.T) {
 			if rule.Peers.Any || len(rule.Peers.List) != c.peers {
 				t.Errorf("%s: the policy %s %d peers, want %d", c.name, kind, len(rule.Peers.List), c.peers)
 			}
-			if c.says == "" && len(p.Problems) > 0 || c.says != "" && (len(p.Problems) == 0 || !strings.Contains(p.Problems[0].Message, c.says)) {
+			if c.message == "" && len(p.Problems) > 0 || c.message != "" && (len(p.Problems) == 0 || !strings.Contains(p.Problems[0].Message, c.message)) {
 				t.Errorf("%s: the policy %s: %+v", c.name, kind, p.Problems[:min(2, len(p.Problems))])
 			}
 		}
@@ -287,7 +287,7 @@ func TestFromCilium_ManyAddressesOfServices(t *testing.T) {
 	for _, c := range []struct {
 		name, items string
 		peers       int
-		says        string
+		message     string
 	}{
 		{"as many as may be", name("full"), 1000, ""},
 		{"one too many", name("over"), 0, "the Service \"red/over\" has more than 1000 addresses: "},
@@ -302,17 +302,17 @@ func TestFromCilium_ManyAddressesOfServices(t *testing.T) {
 		denied := read(t, env, cnp(denyServices(c.items)))[0]
 		allows, denies := allowed.Parts[0].Rules[0].Peers.List, denied.Parts[0].Rules[1].Peers.List
 		beyond := 0
-		if c.says != "" {
+		if c.message != "" {
 			beyond = 2
 		}
 		if len(allows) != c.peers || len(denies) != c.peers+beyond {
 			t.Errorf("%s: %d peers are allowed and %d denied", c.name, len(allows), len(denies))
 		}
-		if c.says == "" {
+		if c.message == "" {
 			continue
 		}
 		for effect, p := range map[string]*policy.Policy{"this peer of the rule allows nothing": allowed, "this peer of the rule denies all addresses outside the cluster": denied} {
-			if len(p.Problems) == 0 || p.Problems[0].Message != c.says+effect+"; use toCIDR with wider ranges" {
+			if len(p.Problems) == 0 || p.Problems[0].Message != c.message+effect+"; use toCIDR with wider ranges" {
 				t.Errorf("%s: %+v", c.name, p.Problems)
 			}
 		}

@@ -21,7 +21,7 @@ const (
 	Deny  Verdict = "deny"
 )
 
-// Basis is the reason for the verdict of a [Judgement].
+// Basis is the reason for the verdict of a [Evaluation].
 type Basis string
 
 const (
@@ -47,8 +47,8 @@ type Miss struct {
 	Why string `json:"why"` // the condition that fails, as text
 }
 
-// Judgement is a verdict with its reasons.
-type Judgement struct {
+// Evaluation is a verdict with its reasons.
+type Evaluation struct {
 	Verdict  Verdict `json:"verdict"`
 	Basis    Basis   `json:"basis"`
 	Isolated bool    `json:"isolated"`
@@ -60,28 +60,28 @@ type Judgement struct {
 	Nearly []Miss `json:"nearly,omitempty"`
 }
 
-// Answer contains the enforced judgement and the judgement with policies in audit mode.
+// Answer contains the enforced verdict and the verdict with policies in audit mode.
 type Answer struct {
-	Judgement
-	// Audited is the judgement if policies in audit mode were enforced. It equals the enforced judgement if no policy is in audit mode.
-	Audited Judgement `json:"audited"`
+	Evaluation
+	// Audited is the verdict if policies in audit mode were enforced. It equals the enforced verdict if no policy is in audit mode.
+	Audited Evaluation `json:"audited"`
 }
 
 // Evaluate computes the verdict of a policy lookup. It is the reference: every other implementation must return the same verdict.
 func Evaluate(policies []*Policy, options Options, q Question) Answer {
 	return Answer{
-		Judgement: judge(policies, options, &q, false),
-		Audited:   judge(policies, options, &q, true),
+		Evaluation: evaluate(policies, options, &q, false),
+		Audited:    evaluate(policies, options, &q, true),
 	}
 }
 
-// judge evaluates the policies; audited includes policies in audit mode.
-func judge(policies []*Policy, options Options, q *Question, audited bool) Judgement {
+// evaluate evaluates the policies; audited includes policies in audit mode.
+func evaluate(policies []*Policy, options Options, q *Question, audited bool) Evaluation {
 	switch {
 	case options.Mode == Never:
-		return Judgement{Verdict: Allow, Basis: NotEnforced}
+		return Evaluation{Verdict: Allow, Basis: NotEnforced}
 	case options.AllowLocalhost && q.Direction == Ingress && q.Peer.Identity == identity.Host:
-		return Judgement{Verdict: Allow, Basis: LocalHost}
+		return Evaluation{Verdict: Allow, Basis: LocalHost}
 	}
 	type selecting struct {
 		policy *Policy
@@ -104,7 +104,7 @@ func judge(policies []*Policy, options Options, q *Question, audited bool) Judge
 	for _, one := range parts {
 		t.add(one.policy, one.part, &required, options, q)
 	}
-	return t.judgement(options, q.Peer.Identity == identity.Unknown)
+	return t.decide(options, q.Peer.Identity == identity.Unknown)
 }
 
 // tally collects the rules of all parts that select the subject.
@@ -136,10 +136,10 @@ func (t *tally) add(p *Policy, part *Part, required *Requirements, options Optio
 	}
 }
 
-// judgement combines the rules: any deny denies, else any allow allows, else the isolation of the subject decides. A peer with an unknown identity may be
+// decide combines the rules: any deny denies, else any allow allows, else the isolation of the subject decides. A peer with an unknown identity may be
 // any peer: no rule allows it, and every deny rule may apply to it.
-func (t *tally) judgement(options Options, unknown bool) Judgement {
-	j := Judgement{Isolated: options.Mode == Always || len(t.isolatedBy) > 0, IsolatedBy: t.isolatedBy, Nearly: t.nearly}
+func (t *tally) decide(options Options, unknown bool) Evaluation {
+	j := Evaluation{Isolated: options.Mode == Always || len(t.isolatedBy) > 0, IsolatedBy: t.isolatedBy, Nearly: t.nearly}
 	switch {
 	case unknown && (j.Isolated || t.mayDeny):
 		j.Verdict, j.Basis, j.Nearly = Deny, UnknownPeer, nil

@@ -36,7 +36,7 @@ func FuzzFromCilium(f *testing.F) {
 		p := policy.FromCilium(o, w.Environment)
 		survives(t, p)
 		staysHome(t, p)
-		told(t, p)
+		checkProblemTexts(t, p)
 		for _, problem := range p.Problems {
 			if strings.HasSuffix(problem.Path, ".k8sServiceSelector") && !strings.Contains(problem.Message, "the rule allows nothing") {
 				continue // of one of the Services that a peer stands for; the others count
@@ -73,7 +73,7 @@ func FuzzFromKubernetes(f *testing.F) {
 		p := policy.FromKubernetes(&o, w.Environment)
 		survives(t, p)
 		staysHome(t, p)
-		told(t, p)
+		checkProblemTexts(t, p)
 		closed := o
 		closed.Ingress, closed.Egress = nil, nil
 		if o.Invalid != "" {
@@ -123,8 +123,8 @@ func staysHome(t *testing.T, p *policy.Policy) {
 	}
 }
 
-// told checks that problems are complete, short and printable.
-func told(t *testing.T, p *policy.Policy) {
+// checkProblemTexts checks that problems are complete, short and printable.
+func checkProblemTexts(t *testing.T, p *policy.Policy) {
 	t.Helper()
 	for _, problem := range p.Problems {
 		if problem.Path == "" || problem.Reason == "" || len(problem.Message) > 1000 || strings.ContainsAny(problem.Message, "\n\x1b") {
@@ -215,8 +215,8 @@ func grantsNoMore(t *testing.T, w *policytest.World, with, without *policy.Polic
 	}
 }
 
-// TestModel_NobodyIsNotEverybody checks that empty peers and ports match the same before and after JSON (CVE-2025-64715).
-func TestModel_NobodyIsNotEverybody(t *testing.T) {
+// TestModel_JSON_KeepsEmptyPeersAndPorts checks that empty peers and ports match the same before and after JSON (CVE-2025-64715).
+func TestModel_JSON_KeepsEmptyPeersAndPorts(t *testing.T) {
 	t.Parallel()
 	for _, r := range []policy.Rule{
 		{}, {Peers: policy.Peers{Any: true}}, {Ports: policy.Ports{Any: true}}, {Peers: policy.Peers{List: []policy.Peer{}}},

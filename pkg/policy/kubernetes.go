@@ -73,7 +73,7 @@ func (k *kubernetesParser) peers(path string, direction Direction, from []k8s.Pe
 		}
 		selector := k.podsOf(&from[i])
 		at := fmt.Sprintf("%s.%s[%d]", path, side, i)
-		if !k.policy.onlyKept(at, selector, false, k.env) {
+		if !k.policy.filterRequirements(at, selector, false, k.env) {
 			ok = false
 		}
 		peers.List = append(peers.List, Peer{Labels: selector})

@@ -18,13 +18,13 @@ func TestFromKubernetes_Semantics(t *testing.T) {
 			deny: []string{"in web>db 80/TCP"}, allow: []string{"out db>web 80/TCP"}},
 		{name: "no policy types, with an egress rule", policies: netpol("podSelector: {}, egress: [{to: [{podSelector: {}}]}]"),
 			deny: []string{"in web>db 80/TCP", "out db>world 80/TCP"}, allow: []string{"out db>web 80/TCP"}},
-		{name: "egress alone", policies: netpol("podSelector: {}, policyTypes: [Egress]"),
+		{name: "egress only", policies: netpol("podSelector: {}, policyTypes: [Egress]"),
 			deny: []string{"out db>web 80/TCP"}, allow: []string{"in web>db 80/TCP"}},
-		{name: "rules of a direction that the types leave out", policies: netpol("podSelector: {}, policyTypes: [Egress], ingress: []"),
+		{name: "rules of a direction without policy type", policies: netpol("podSelector: {}, policyTypes: [Egress], ingress: []"),
 			deny: []string{"out db>web 80/TCP"}, allow: []string{"in web>db 80/TCP"}},
-		{name: "an empty rule is everybody", policies: netpol("podSelector: {}, ingress: [{}]"),
+		{name: "an empty rule selects all peers", policies: netpol("podSelector: {}, ingress: [{}]"),
 			allow: []string{"in web>db 80/TCP", "in world>db 1/UDP", "in host>db 80/SCTP", "in green>db 0/GRE", "in world>db 0/echo"}},
-		{name: "an empty list of peers is everybody", policies: netpol("podSelector: {}, ingress: [{from: [], ports: [{port: 80}]}]"),
+		{name: "an empty list of peers selects all peers", policies: netpol("podSelector: {}, ingress: [{from: [], ports: [{port: 80}]}]"),
 			allow: []string{"in web>db 80/TCP", "in world>db 80/TCP"}, deny: []string{"in web>db 81/TCP", "in world>db 80/UDP"}},
 		{name: "an empty pod selector is all pods of the namespace", policies: netpol("podSelector: {}, ingress: [{from: [{podSelector: {}}]}]"),
 			allow: []string{"in web>db 80/TCP"}, deny: []string{"in green>db 80/TCP", "in liar>db 80/TCP", "in world>db 80/TCP", "in host>db 80/TCP"}},
@@ -40,7 +40,7 @@ func TestFromKubernetes_Semantics(t *testing.T) {
 			allow: []string{"in db>web 80/TCP"}, deny: []string{"in web>db 80/TCP"}},
 		{name: "DoesNotExist", policies: netpol("podSelector: {}, ingress: [{from: [{podSelector: {matchExpressions: [{key: tier, operator: DoesNotExist}]}}]}]"),
 			allow: []string{"in web>db 80/TCP"}, deny: []string{"in db>web 80/TCP", "in host>db 80/TCP"}},
-		{name: "namespaces by label, and nobody imitates it", policies: netpol("podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: a}}}]}]"),
+		{name: "namespaces by label, which pods cannot imitate", policies: netpol("podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: a}}}]}]"),
 			allow: []string{"in web>db 80/TCP"}, deny: []string{"in green>db 80/TCP", "in liar>db 80/TCP"}},
 		{name: "namespaces without a label", policies: netpol("podSelector: {}, ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: env, operator: DoesNotExist}]}}]}]"),
 			allow: []string{"in web>db 80/TCP"}, deny: []string{"in green>db 80/TCP", "in world>db 80/TCP", "in host>db 80/TCP"}},
@@ -52,7 +52,7 @@ func TestFromKubernetes_Semantics(t *testing.T) {
 			allow: []string{"in web>db 80/TCP", "in green>db 80/TCP", "in host>db 80/TCP"}, deny: []string{"in node>db 80/TCP", "in world>db 80/TCP"}, only: 4},
 		{name: "except", policies: netpol(`podSelector: {}, egress: [{to: [{ipBlock: {cidr: "fd00::/16", except: ["fd00::1:0/112"]}}]}]`),
 			allow: []string{"out db>web 80/TCP"}, deny: []string{"out db>green 80/TCP", "out db>world 80/TCP"}, only: 6},
-		{name: "excepted and allowed elsewhere",
+		{name: "excluded and allowed by another rule",
 			policies: netpol("podSelector: {}, egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.1.0/24]}}, {ipBlock: {cidr: 10.0.1.13/32}}]}]"),
 			allow:    []string{"out db>web 80/TCP", "out db>green 80/TCP"}, deny: []string{"out db>liar 80/TCP"}, only: 4},
 		{name: "everything of the other family", policies: netpol("podSelector: {}, egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0}}]}]"),
@@ -80,9 +80,9 @@ func TestFromKubernetes_Semantics(t *testing.T) {
 		{name: "never", policies: netpol("podSelector: {}"), options: policy.Options{Mode: policy.Never}, allow: []string{"in web>db 80/TCP"}},
 		{name: "always", policies: netpol("podSelector: {matchLabels: {app: db}}, ingress: [{}]"), options: policy.Options{Mode: policy.Always},
 			allow: []string{"in web>db 80/TCP"}, deny: []string{"in db>web 80/TCP", "out db>web 80/TCP", "out green>web 80/TCP"}},
-		{name: "who is not known", policies: netpol("podSelector: {}, ingress: [{}]"), deny: []string{"in unknown>db 80/TCP"},
+		{name: "unknown peer", policies: netpol("podSelector: {}, ingress: [{}]"), deny: []string{"in unknown>db 80/TCP"},
 			allow: []string{"out db>unknown 80/TCP"}},
-		{name: "who is not known may be who is denied", policies: cnp("endpointSelector: {}, enableDefaultDeny: {ingress: false}, ingressDeny: [{fromEntities: [host]}], ingress: [{fromEntities: [all]}]"),
+		{name: "an unknown peer may be a denied one", policies: cnp("endpointSelector: {}, enableDefaultDeny: {ingress: false}, ingressDeny: [{fromEntities: [host]}], ingress: [{fromEntities: [all]}]"),
 			deny: []string{"in unknown>db 80/TCP"}, allow: []string{"in world>db 80/TCP"}},
 	} {
 		c.check(t, policy.Environment{Cluster: "test"})
@@ -93,16 +93,16 @@ func TestFromKubernetes_Semantics(t *testing.T) {
 func TestFromKubernetes_FailsClosed(t *testing.T) {
 	t.Parallel()
 	hidden := func(label string) bool { return !strings.Contains(label, "tier") }
-	for name, c := range map[string]struct{ spec, path, reason, says, allow, deny string }{
+	for name, c := range map[string]struct{ spec, path, reason, message, allow, deny string }{
 		"a bad CIDR": {"podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/33}}]}, {ports: [{port: 443}]}]",
 			"spec.ingress[0]", policy.ReasonInvalid, "must be a CIDR", "in web>db 443/TCP", "in web>db 80/TCP"},
-		"except that is no part": {"podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/8]}}]}]",
+		"except equal to the range": {"podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/8]}}]}]",
 			"spec.ingress[0]", policy.ReasonInvalid, "strict subset", "", "in web>db 80/TCP"},
 		"a bad selector": {"podSelector: {matchExpressions: [{key: app, operator: Like}]}, ingress: [{}]",
 			"spec", policy.ReasonInvalid, "isolates the pods that it may mean", "in web>green 80/TCP", "in web>db 80/TCP"},
 		"an unknown peer": {"podSelector: {}, ingress: [{from: [{serviceSelector: {}}]}]",
 			"spec", policy.ReasonInvalid, "unknown field", "", "in web>db 80/TCP"},
-		"a label that peers are not known by": {"podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {tier: back}}}, {podSelector: {matchLabels: {app: web}}}]}]",
+		"a label outside identities": {"podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {tier: back}}}, {podSelector: {matchLabels: {app: web}}}]}]",
 			"spec.ingress[0].from[0]", policy.ReasonLabel, `"k8s:tier" is not part of identities`, "in web>db 80/TCP", "in green>db 80/TCP"},
 		"the absence of such a label": {"podSelector: {}, ingress: [{from: [{podSelector: {matchExpressions: [{key: tier, operator: DoesNotExist}]}}]}]",
 			"spec.ingress[0].from[0]", policy.ReasonLabel, "allows nothing", "", "in web>db 80/TCP"},
@@ -110,14 +110,14 @@ func TestFromKubernetes_FailsClosed(t *testing.T) {
 			"", "", "", "in db>web 80/TCP", "in web>db 80/TCP"},
 	} {
 		policies := read(t, policy.Environment{Keeps: hidden}, netpol(c.spec))
-		checkProblem(t, name, policies[0], c.path, c.reason, c.says)
+		checkProblem(t, name, policies[0], c.path, c.reason, c.message)
 		checkVerdict(t, name, policies, c.allow, policy.Allow)
 		checkVerdict(t, name, policies, c.deny, policy.Deny)
 	}
 }
 
 // checkProblem expects a problem, or none if reason is empty.
-func checkProblem(t *testing.T, name string, p *policy.Policy, path, reason, says string) {
+func checkProblem(t *testing.T, name string, p *policy.Policy, path, reason, message string) {
 	t.Helper()
 	if reason == "" {
 		if len(p.Problems) > 0 {
@@ -126,12 +126,12 @@ func checkProblem(t *testing.T, name string, p *policy.Policy, path, reason, say
 		return
 	}
 	for _, problem := range p.Problems {
-		if problem.Path == path && problem.Reason == reason && strings.Contains(problem.Message, says) &&
+		if problem.Path == path && problem.Reason == reason && strings.Contains(problem.Message, message) &&
 			problem.Invalid == (reason == policy.ReasonInvalid) {
 			return
 		}
 	}
-	t.Errorf("%s: problems %+v, want %s of %s with %q", name, p.Problems, reason, path, says)
+	t.Errorf("%s: problems %+v, want %s of %s with %q", name, p.Problems, reason, path, message)
 }
 
 func checkVerdict(t *testing.T, name string, policies []*policy.Policy, question string, want policy.Verdict) {

@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// says reports whether an item has a field of peers or ports.
-func says(rule fields, side string) bool {
+// hasPeersOrPorts reports whether an item has a field of peers or ports.
+func hasPeersOrPorts(rule fields, side string) bool {
 	fields := []string{"toPorts", "icmps", side + "Endpoints", side + "CIDR", side + "CIDRSet", side + "Entities", side + "Nodes", side + "Groups",
 		side + "Services"}
 	return slices.ContainsFunc(fields, func(field string) bool { return rule[field] != nil })
@@ -18,14 +18,14 @@ func says(rule fields, side string) bool {
 
 // odd reports whether an item has a condition that cannot be checked: authentication, or a required label that is not part of identities.
 func odd(rule fields, side string) bool {
-	return asksForAuthentication(rule) || slices.ContainsFunc(listOf(rule[side+"Requires"]), aboutHidden)
+	return requiresAuthentication(rule) || slices.ContainsFunc(listOf(rule[side+"Requires"]), aboutHidden)
 }
 
 func aboutHidden(selector any) bool {
 	return wordsAbout(selector.(fields), policytest.HiddenKey) != silence
 }
 
-func asksForAuthentication(rule fields) bool {
+func requiresAuthentication(rule fields) bool {
 	a, found := rule["authentication"].(fields)
 	return found && a["mode"] != "disabled"
 }
@@ -40,18 +40,18 @@ func namesOfTLS(rule fields) (items []any) {
 	return items
 }
 
-// refuses reports whether an allow item denies, because it allows only connections that cannot be distinguished from others.
-func (n naive) refuses(p *cilium.Policy, rule fields, side string) bool {
+// deniesUncheckable reports whether an allow item denies, because it allows only connections that cannot be distinguished from others.
+func (n naive) deniesUncheckable(p *cilium.Policy, rule fields, side string) bool {
 	if _, odd := rule[side+"Nobody"]; odd || rule["toPorts"] == nil && slices.Contains(slices.Collect(maps.Keys(rule)), "toPorts") {
 		return false
 	}
 	about := namesOfTLS(rule)
-	if asksForAuthentication(rule) {
+	if requiresAuthentication(rule) {
 		about = listOf(rule["toPorts"])
 	} else if len(about) == 0 {
 		return false
 	}
-	if !says(rule, side) || n.peers(p, rule, side, false, false) == untold || n.ports(rule, false) == untold {
+	if !hasPeersOrPorts(rule, side) || n.peers(p, rule, side, false, false) == untold || n.ports(rule, false) == untold {
 		return false
 	}
 	some := maps.Clone(rule)

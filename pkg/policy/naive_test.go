@@ -204,12 +204,12 @@ func (n naive) spec(p *cilium.Policy, spec fields) (isolates, allows, denies boo
 		isolates = true
 	}
 	defaults, _ := spec["enableDefaultDeny"].(fields)
-	if said, found := defaults[name]; found {
-		isolates = said.(bool)
+	if value, found := defaults[name]; found {
+		isolates = value.(bool)
 	}
 	for _, rule := range allow {
 		allows = allows || !odd && n.rule(p, rule.(fields), side, false)
-		denies = denies || n.refuses(p, rule.(fields), side)
+		denies = denies || n.deniesUncheckable(p, rule.(fields), side)
 	}
 	for _, rule := range deny {
 		denies = denies || n.rule(p, rule.(fields), side, true)
@@ -245,34 +245,34 @@ func atHome(selector fields, namespace string) fields {
 
 // rule reports whether an item of a section has its effect.
 func (n naive) rule(p *cilium.Policy, rule fields, side string, deny bool) bool {
-	if _, said := rule["toPorts"]; said && rule["toPorts"] == nil {
+	if _, found := rule["toPorts"]; found && rule["toPorts"] == nil {
 		return deny
 	}
 	if _, odd := rule[side+"Nobody"]; odd {
 		return deny
 	}
 	peers, ports := n.peers(p, rule, side, deny, deny), n.ports(rule, deny)
-	if !says(rule, side) && !(deny && odd(rule, side)) {
+	if !hasPeersOrPorts(rule, side) && !(deny && odd(rule, side)) {
 		return false
 	}
 	if deny {
 		return peers != no && ports != no
 	}
-	return both(peers, ports) == yes && !asksForAuthentication(rule) && len(namesOfTLS(rule)) == 0
+	return both(peers, ports) == yes && !requiresAuthentication(rule) && len(namesOfTLS(rule)) == 0
 }
 
 // peers evaluates the peers of a rule. narrowedAsDeny selects the requirements for deny rules instead of the requirements for allow rules.
 func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedAsDeny bool) answer {
 	result, given := no, false
 	kinds := 0
-	each := func(kind string, judge func(any) answer) {
+	each := func(kind string, evaluate func(any) answer) {
 		if list, found := rule[side+kind].([]any); found {
 			given = true
 			if len(list) > 0 && (kind != "CIDRSet" || len(listOf(rule[side+"CIDR"])) == 0) {
 				kinds++
 			}
 			for _, item := range list {
-				result = either(result, judge(item))
+				result = either(result, evaluate(item))
 			}
 		}
 	}
@@ -297,7 +297,7 @@ func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedA
 	case !deny && slices.ContainsFunc(requires, aboutHidden):
 		return untold
 	case !given && len(requires) > 0:
-		return of(deny && (says(rule, side) || odd(rule, side)))
+		return of(deny && (hasPeersOrPorts(rule, side) || odd(rule, side)))
 	}
 	if !given {
 		return yes

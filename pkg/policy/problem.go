@@ -6,11 +6,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// maxQuoted limits the text from an object that a message contains, in bytes.
-const maxQuoted = 80
+// maxQuotedBytes limits the text from an object that a message contains, in bytes.
+const maxQuotedBytes = 80
 
 // quote formats text from an object for a message.
-func quote(text string) string { return strconv.Quote(printable.Short(text, maxQuoted)) }
+func quote(text string) string { return strconv.Quote(printable.Short(text, maxQuotedBytes)) }
 
 // maxProblems limits the reported problems of one policy. Rules fail closed even if their problem is not reported.
 const maxProblems = 50

@@ -27,7 +27,7 @@ func TestSelector_Matches(t *testing.T) {
 		"nor is its absence":           {[]Requirement{is(AnySource, "host", DoesNotExist)}, true, true},
 		"a key with a colon":           {[]Requirement{is("k8s", "reserved:host", Exists)}, true, false},
 		"a key with a colon, of any":   {[]Requirement{is(AnySource, "reserved:host", Exists)}, true, false},
-		"all must hold":                {[]Requirement{in("k8s", "app", "web"), is("k8s", "app", DoesNotExist)}, false, false},
+		"all must match":               {[]Requirement{in("k8s", "app", "web"), is("k8s", "app", DoesNotExist)}, false, false},
 		"no such operator":             {[]Requirement{is("k8s", "app", "Like")}, false, false},
 	} {
 		s := Selector{c.demands}

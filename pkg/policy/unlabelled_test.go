@@ -9,7 +9,7 @@ import (
 
 // An endpoint without labels is not a special case: it is open until a policy isolates it, and only a clusterwide policy can select it. Cilium always
 // isolates it (reserved:init). In Waggle an endpoint may never have labels, without Kubernetes.
-func TestEvaluate_AnEndpointWithoutLabelsIsAsAnyOther(t *testing.T) {
+func TestEvaluate_EndpointWithoutLabels_IsNotSpecial(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		policies string

@@ -197,9 +197,9 @@ func wrongDiff(from, to *Compiled) string {
 	return ""
 }
 
-// TestResolver_ChangesComeToTheSameAsAFreshStart checks that after any changes in any order, the result equals the result of a new resolver with the last
+// TestResolver_ChangesEqualFreshStart checks that after any changes in any order, the result equals the result of a new resolver with the last
 // state.
-func TestResolver_ChangesComeToTheSameAsAFreshStart(t *testing.T) {
+func TestResolver_ChangesEqualFreshStart(t *testing.T) {
 	t.Parallel()
 	for n := *seed; n < *seed+*worlds/20; n++ {
 		options, changes := history(n)
@@ -222,8 +222,8 @@ func TestResolver_ChangesComeToTheSameAsAFreshStart(t *testing.T) {
 	}
 }
 
-// TestResolver_NothingOpensWhileCIDRsHaveNoIdentity checks that while prefixes have no identity, entries allow no connection that the policies deny.
-func TestResolver_NothingOpensWhileCIDRsHaveNoIdentity(t *testing.T) {
+// TestResolver_CIDRsWithoutIdentity_AllowNothingDenied checks that while prefixes have no identity, entries allow no connection that the policies deny.
+func TestResolver_CIDRsWithoutIdentity_AllowNothingDenied(t *testing.T) {
 	t.Parallel()
 	missing := 0
 	for n := *seed; n < *seed+*worlds; n++ {

@@ -72,7 +72,7 @@ func TestCompile_Classes_EntriesDoNotGrowWithIdentities(t *testing.T) {
 				for i, namespace := range []int{7, 8, 13} {
 					extra := extra + uint32(i)
 					r.UpsertIdentity(extra, podLabels(namespace+classNamespaces*2000))
-					require.False(t, r.Touched(), name)
+					require.False(t, r.NeedsCompile(), name)
 					after, _ := enforced(r)
 					require.Same(t, before, after, name)
 					answer := after.Lookup(r.Peer(extra, testAddr), policy.ProtocolTCP, 80)
@@ -135,21 +135,21 @@ func TestResolver_Classes_KeepTheirNumbers(t *testing.T) {
 	require.NotContains(t, []uint32{first.Namespace, second.Namespace}, uint32(3))
 
 	for name, c := range map[string]struct {
-		namespaces           []int    // of the identities
-		former, while, after []uint32 // classes of the namespaces: in the datapath, current until the datapath has removed these, and later; 0 is none or a new one
+		namespaces             []int    // of the identities
+		previous, while, after []uint32 // classes of the namespaces: in the datapath, current until the datapath has removed these, and later; 0 is none or a new one
 	}{
-		"an identity came from another namespace":                 {[]int{1, 1, 1}, []uint32{9, 12, 12}, []uint32{0, 12, 12}, []uint32{12, 12, 12}},
-		"an identity went to another namespace":                   {[]int{2, 1, 1}, []uint32{9, 9, 9}, []uint32{0, 9, 9}, []uint32{0, 9, 9}},
-		"an identity went to another namespace, which has others": {[]int{2, 1, 1, 2, 2}, []uint32{9, 9, 9, 12, 12}, []uint32{0, 9, 9, 12, 12}, []uint32{12, 9, 9, 12, 12}},
-		"as many of a namespace have two numbers":                 {[]int{1, 1}, []uint32{9, 12}, []uint32{0, 0}, []uint32{0, 0}},
-		"as many of a number are of two namespaces":               {[]int{1, 2, 3}, []uint32{9, 9, 12}, []uint32{0, 0, 12}, []uint32{0, 0, 12}},
-		"two namespaces have exchanged an identity":               {[]int{1, 1, 2, 1, 2, 2}, []uint32{9, 9, 9, 12, 12, 12}, []uint32{9, 9, 0, 0, 12, 12}, []uint32{9, 9, 12, 9, 12, 12}},
+		"an identity moved from another namespace":                           {[]int{1, 1, 1}, []uint32{9, 12, 12}, []uint32{0, 12, 12}, []uint32{12, 12, 12}},
+		"an identity went to another namespace":                              {[]int{2, 1, 1}, []uint32{9, 9, 9}, []uint32{0, 9, 9}, []uint32{0, 9, 9}},
+		"an identity moved to another namespace, which has other identities": {[]int{2, 1, 1, 2, 2}, []uint32{9, 9, 9, 12, 12}, []uint32{0, 9, 9, 12, 12}, []uint32{12, 9, 9, 12, 12}},
+		"as many of a namespace have two numbers":                            {[]int{1, 1}, []uint32{9, 12}, []uint32{0, 0}, []uint32{0, 0}},
+		"as many of a number are of two namespaces":                          {[]int{1, 2, 3}, []uint32{9, 9, 12}, []uint32{0, 0, 12}, []uint32{0, 0, 12}},
+		"two namespaces have exchanged an identity":                          {[]int{1, 1, 2, 1, 2, 2}, []uint32{9, 9, 9, 12, 12, 12}, []uint32{9, 9, 0, 0, 12, 12}, []uint32{9, 9, 12, 9, 12, 12}},
 	} {
 		s := newState(policy.Options{Mode: policy.Default})
 		s.applied = map[uint32]Classes{}
 		for i, namespace := range c.namespaces {
 			s.identities[400+uint32(i)] = podLabels(namespace + i*classNamespaces)
-			s.applied[400+uint32(i)] = Classes{7, c.former[i]}
+			s.applied[400+uint32(i)] = Classes{7, c.previous[i]}
 		}
 		r := s.resolver()
 		now := func() (numbers []uint32) {
@@ -165,7 +165,7 @@ func TestResolver_Classes_KeepTheirNumbers(t *testing.T) {
 			if c.after[i] != 0 {
 				require.Equal(t, c.after[i], number, name)
 			} else {
-				require.Greater(t, number, slices.Max(c.former), name)
+				require.Greater(t, number, slices.Max(c.previous), name)
 			}
 			of[c.namespaces[i]] = number
 		}
@@ -219,8 +219,8 @@ func TestResolver_Classes_NoDenyIsMissingWhileLabelsChange(t *testing.T) {
 			}
 		}
 		compileAll()
-		former := maps.Clone(r.selectors.applied)
-		check("former classes", false, func(id uint32) Classes { return former[id] })
+		previous := maps.Clone(r.selectors.applied)
+		check("former classes", false, func(id uint32) Classes { return previous[id] })
 		changed := map[uint32]bool{}
 		for _, number := range r.UnappliedClasses() {
 			if r.ClassesOf(number) == (Classes{}) {
@@ -266,16 +266,16 @@ func TestCompile_Classes_NamedPorts(t *testing.T) {
 	}
 	r.UpsertPod("other", Pod{Identity: 402, Ports: []policy.NamedPort{{Name: "dns", Protocol: policy.ProtocolTCP, Number: 53}}})
 	r.UpsertIdentity(402, podLabels(1+2*classNamespaces))
-	require.False(t, r.Touched(), "no rule names a port of its pod")
+	require.False(t, r.NeedsCompile(), "no rule names a port of its pod")
 	r.DeleteIdentity(400)
-	require.True(t, r.Touched())
+	require.True(t, r.NeedsCompile())
 	_, out := enforced(r)
 	require.False(t, out.Lookup(r.Peer(400, testAddr), policy.ProtocolTCP, 8080).Allowed)
 	require.True(t, out.Lookup(r.Peer(401, testAddr), policy.ProtocolTCP, 8080).Allowed)
 }
 
-// TestResolver_SetClasses_GoesOverAndBack: the same rules have entries about identities, about classes, and about identities again.
-func TestResolver_SetClasses_GoesOverAndBack(t *testing.T) {
+// TestResolver_SetClasses_SwitchesBothWays: the same rules have entries about identities, about classes, and about identities again.
+func TestResolver_SetClasses_SwitchesBothWays(t *testing.T) {
 	t.Parallel()
 	r, _ := one(policy.Options{Mode: policy.Default}, policyOf("p", ingress(false, choose(exists(labels.KeyNamespace)), tcp80)))
 	for i := range 100 {

@@ -172,12 +172,12 @@ func (c *Compiled) put(p peer, entries []entry) bool {
 	return true
 }
 
-// reuse returns former if it is equal to c, otherwise c with its groups replaced by the equal groups of former.
-func (c *Compiled) reuse(former *Compiled) *Compiled {
-	if former == nil || c == former || c.allowsAll {
+// reuse returns previous if it is equal to c, otherwise c with its groups replaced by the equal groups of previous.
+func (c *Compiled) reuse(previous *Compiled) *Compiled {
+	if previous == nil || c == previous || c.allowsAll {
 		return c
 	}
-	same, old := 0, former.groups
+	same, old := 0, previous.groups
 	for i, g := range c.groups {
 		for len(old) > 0 && old[0].compare(g.peer) < 0 {
 			old = old[1:]
@@ -187,9 +187,9 @@ func (c *Compiled) reuse(former *Compiled) *Compiled {
 			same++
 		}
 	}
-	if same == len(c.groups) && same == len(former.groups) && c.isolated == former.isolated && c.nested == former.nested && !former.allowsAll &&
-		slices.Equal(c.missing, former.missing) {
-		return former
+	if same == len(c.groups) && same == len(previous.groups) && c.isolated == previous.isolated && c.nested == previous.nested && !previous.allowsAll &&
+		slices.Equal(c.missing, previous.missing) {
+		return previous
 	}
 	return c
 }

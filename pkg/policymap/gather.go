@@ -9,21 +9,21 @@ import (
 
 // work collects the rules of a rule set that apply to each peer.
 type work struct {
-	peers  map[peer]*saying
+	peers  map[peer]*peerEffects
 	nested bool
 }
 
-// saying holds the rules that apply to one peer: rules by index, and rules with resolved named ports.
-type saying struct {
+// peerEffects holds the rules that apply to one peer: rules by index, and rules with resolved named ports.
+type peerEffects struct {
 	rules []int
-	more  []say
+	more  []effect
 	stop  *rule // rule that excepts the CIDR, or nil
 }
 
-func (w *work) of(p peer) *saying {
+func (w *work) of(p peer) *peerEffects {
 	s := w.peers[p]
 	if s == nil {
-		s = &saying{}
+		s = &peerEffects{}
 		w.peers[p] = s
 	}
 	return s
@@ -40,8 +40,8 @@ func (set *ruleset) all(r *Resolver) *Compiled {
 	if r.options.Mode == policy.Never || !set.isolated && !slices.ContainsFunc(set.rules, func(r *rule) bool { return r.Deny }) {
 		return r.allowAll
 	}
-	w := &work{peers: map[peer]*saying{}, nested: r.nested}
-	everybody := slices.Clone(set.everybody)
+	w := &work{peers: map[peer]*peerEffects{}, nested: r.nested}
+	anyPeer := slices.Clone(set.anyPeer)
 	set.missing = nil
 	var known []cidrUse
 	for _, use := range set.cidrs {
@@ -49,7 +49,7 @@ func (set *ruleset) all(r *Resolver) *Compiled {
 		case !set.anyMissing(r, use.cidrPeer):
 			known = append(known, use)
 		case set.rules[use.rule].Deny:
-			everybody = append(everybody, use.rule)
+			anyPeer = append(anyPeer, use.rule)
 		}
 	}
 	if r.nested {
@@ -70,7 +70,7 @@ func (set *ruleset) all(r *Resolver) *Compiled {
 	if set.peersNamed {
 		set.gatherServed(r, w)
 	}
-	return set.finish(w, everybody)
+	return set.finish(w, anyPeer)
 }
 
 // gatherFlat adds each rule about a CIDR to all named CIDRs inside it.
@@ -125,10 +125,10 @@ func (set *ruleset) anyMissing(r *Resolver, c *cidrPeer) (any bool) {
 func (set *ruleset) gatherServed(r *Resolver, w *work) {
 	for i, rule := range set.rules {
 		r.servedTo(rule, func(s servedPort) {
-			says := say{rule: i, deny: rule.Deny, ports: s.ports}
+			one := effect{rule: i, deny: rule.Deny, ports: s.ports}
 			if s.pod == nil {
 				to := w.of(peer{Identity, s.identity})
-				to.more = append(to.more, says)
+				to.more = append(to.more, one)
 				return
 			}
 			for _, address := range s.pod.Addresses {
@@ -141,22 +141,22 @@ func (set *ruleset) gatherServed(r *Resolver, w *work) {
 					to = peer{Identity, s.identity}
 				}
 				of := w.of(to)
-				of.more = append(of.more, says)
+				of.more = append(of.more, one)
 			}
 		})
 	}
 }
 
 // finish builds the entries of all peers.
-func (set *ruleset) finish(w *work, everybody []int) *Compiled {
+func (set *ruleset) finish(w *work, anyPeer []int) *Compiled {
 	slices.SortFunc(set.missing, netip.Prefix.Compare)
 	set.missing = slices.Compact(set.missing)
 	c := &Compiled{isolated: set.isolated, localhost: set.localhost, nested: w.nested, rules: set.rules, missing: set.missing}
-	says := set.sayings(&saying{rules: everybody})
+	effects := set.effectsOf(&peerEffects{rules: anyPeer})
 	if !set.isolated {
-		says = append(says, say{rule: len(set.rules), all: true})
+		effects = append(effects, effect{rule: len(set.rules), all: true})
 	}
-	set.wide = wide{}.with(says)
+	set.wide = wide{}.with(effects)
 	add := func(p peer, entries []entry) {
 		if len(entries) > 0 {
 			g := newGroup(p, entries)
@@ -164,7 +164,7 @@ func (set *ruleset) finish(w *work, everybody []int) *Compiled {
 			c.count(g, 1)
 		}
 	}
-	add(peer{Any, 0}, entriesOf(says, wide{}, set.cookies))
+	add(peer{Any, 0}, entriesOf(effects, wide{}, set.cookies))
 	for p := range w.peers {
 		add(p, set.entries(w, p))
 	}
@@ -181,21 +181,21 @@ func (set *ruleset) entries(w *work, p peer) []entry {
 	others := set.wide
 	if p.kind == CIDROutside {
 		if inside := w.peers[peer{CIDR, p.identity}]; inside != nil {
-			others = others.with(set.sayings(inside))
+			others = others.with(set.effectsOf(inside))
 		}
 	}
-	entries := entriesOf(set.sayings(of), others, set.cookies)
+	entries := entriesOf(set.effectsOf(of), others, set.cookies)
 	if of.stop != nil {
 		entries = append(entries, entry{rule: of.stop.cookie, protocol: Stop, deny: true})
 	}
 	return entries
 }
 
-func (set *ruleset) sayings(s *saying) []say {
-	out := make([]say, 0, len(s.rules)+len(s.more))
+func (set *ruleset) effectsOf(s *peerEffects) []effect {
+	out := make([]effect, 0, len(s.rules)+len(s.more))
 	slices.Sort(s.rules)
 	for _, i := range slices.Compact(s.rules) {
-		out = append(out, set.says[i])
+		out = append(out, set.effects[i])
 	}
 	return append(out, s.more...)
 }
@@ -205,7 +205,7 @@ func (set *ruleset) patch(r *Resolver) *Compiled {
 	if set.compiled.allowsAll {
 		return set.compiled
 	}
-	w := &work{peers: map[peer]*saying{}, nested: r.nested}
+	w := &work{peers: map[peer]*peerEffects{}, nested: r.nested}
 	for p := range set.touched {
 		if p.kind == CIDR {
 			set.gatherCIDR(r, w, p.identity)

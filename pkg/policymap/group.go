@@ -9,8 +9,8 @@ type entry struct {
 	deny     bool
 }
 
-// say is the effect of a rule on one peer.
-type say struct {
+// effect is the effect of a rule on one peer.
+type effect struct {
 	rule  int // index
 	deny  bool
 	all   bool // all protocols and ports
@@ -24,9 +24,9 @@ type wide struct {
 }
 
 // with returns w with the effects of rules of one more kind.
-func (w wide) with(says []say) wide {
+func (w wide) with(effects []effect) wide {
 	out := wide{allowAll: w.allowAll, denyAll: w.denyAll, allow: map[uint8]runs{}, deny: map[uint8]runs{}}
-	allows, denies := split(says)
+	allows, denies := split(effects)
 	out.allowAll = out.allowAll || allows.all >= 0
 	out.denyAll = out.denyAll || denies.all >= 0
 	add := func(to, from map[uint8]runs, spans []span) {
@@ -51,10 +51,10 @@ type side struct {
 	spans []span // sorted
 }
 
-func split(says []say) (allows, denies side) {
+func split(effects []effect) (allows, denies side) {
 	allows.all, denies.all = -1, -1
-	for i := range says {
-		s, to := &says[i], &allows
+	for i := range effects {
+		s, to := &effects[i], &allows
 		if s.deny {
 			to = &denies
 		}
@@ -74,11 +74,11 @@ func split(says []say) (allows, denies side) {
 // entriesOf returns the entries of one peer: the fewest that, together with the entries of other kinds, give the verdict of the rules. An allow may contain
 // ports of a deny. The deny wins, as another class of keys or as the longer of two ranges. An allow is never inside a denied range, where it would be the
 // longer range. cookies holds the cookies of the rules by index.
-func entriesOf(says []say, w wide, cookies []uint32) (out []entry) {
+func entriesOf(effects []effect, w wide, cookies []uint32) (out []entry) {
 	if w.denyAll {
 		return nil
 	}
-	allows, denies := split(says)
+	allows, denies := split(effects)
 	if denies.all >= 0 {
 		return []entry{{rule: cookies[denies.all], deny: true}}
 	}

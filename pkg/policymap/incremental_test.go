@@ -44,7 +44,7 @@ func TestUpsertSubject_ComparesPoliciesOfItsLabels(t *testing.T) {
 }
 
 // Every part that selects an endpoint is a candidate, in random worlds.
-func TestCandidates_HaveEachPartThatSelects(t *testing.T) {
+func TestCandidates_IncludeEverySelectingPart(t *testing.T) {
 	t.Parallel()
 	selected := 0
 	for seed := range uint64(300) {
@@ -71,7 +71,7 @@ func TestCandidates_HaveEachPartThatSelects(t *testing.T) {
 }
 
 // An identity that no rule chooses touches nothing, also while rules name ports of peers.
-func TestUpsertIdentity_OfNoRule_TouchesNothing(t *testing.T) {
+func TestUpsertIdentity_UnselectedIdentity_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}
 	r, s := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(false, app("web"), named)))
@@ -81,13 +81,13 @@ func TestUpsertIdentity_OfNoRule_TouchesNothing(t *testing.T) {
 	r.NamedCIDRs()
 	for i := range uint32(100) {
 		r.UpsertIdentity(5000+i, map[string]string{"k8s:app": fmt.Sprint("other-", i)})
-		require.False(t, r.Touched())
+		require.False(t, r.NeedsCompile())
 		require.False(t, r.podPrefixesStale)
 		r.DeleteIdentity(5000 + i)
-		require.False(t, r.Touched())
+		require.False(t, r.NeedsCompile())
 		require.False(t, r.podPrefixesStale)
 	}
 	r.UpsertIdentity(6000, map[string]string{"k8s:app": "web"})
-	require.True(t, r.Touched())
+	require.True(t, r.NeedsCompile())
 	require.True(t, r.podPrefixesStale)
 }

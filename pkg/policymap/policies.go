@@ -104,7 +104,7 @@ func (r *Resolver) UpsertPolicy(p *policy.Policy) {
 	if old != nil && old.policy == p {
 		return
 	}
-	now := r.adopt(p, old)
+	now := r.prepare(p, old)
 	r.policies[p.Ref] = now
 	for _, one := range now.parts {
 		one.filed = r.parts.file(one, &one.Subject)
@@ -144,8 +144,8 @@ func (r *Resolver) SubjectsOf(ref policy.Ref) int {
 	return 0
 }
 
-// adopt prepares a policy. A rule at the same path as a rule of the previous version keeps its cookie.
-func (r *Resolver) adopt(p *policy.Policy, old *policyState) *policyState {
+// prepare prepares a policy. A rule at the same path as a rule of the previous version keeps its cookie.
+func (r *Resolver) prepare(p *policy.Policy, old *policyState) *policyState {
 	s := &policyState{policy: p, cookies: map[string]uint32{}}
 	for i := range p.Parts {
 		r.serial++
@@ -153,14 +153,14 @@ func (r *Resolver) adopt(p *policy.Policy, old *policyState) *policyState {
 			users: map[policy.Direction]int{}}
 		for k := range one.Rules {
 			in := &one.Rules[k]
-			one.rules[in.Direction] = append(one.rules[in.Direction], r.adoptRule(s, in, old))
+			one.rules[in.Direction] = append(one.rules[in.Direction], r.prepareRule(s, in, old))
 		}
 		s.parts = append(s.parts, one)
 	}
 	return s
 }
 
-func (r *Resolver) adoptRule(s *policyState, in *policy.Rule, old *policyState) *rule {
+func (r *Resolver) prepareRule(s *policyState, in *policy.Rule, old *policyState) *rule {
 	out := &rule{Rule: in, ref: s.policy.Ref}
 	out.cookie = s.cookies[in.Path]
 	if out.cookie == 0 && old != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// TestKey_NumbersAreThoseOfTheDatapath compares kinds, classes and blocks of ports with the layouts of the programs.
-func TestKey_NumbersAreThoseOfTheDatapath(t *testing.T) {
+// TestKey_NumbersMatchDatapath compares kinds, classes and blocks of ports with the layouts of the programs.
+func TestKey_NumbersMatchDatapath(t *testing.T) {
 	t.Parallel()
 	for kind, theirs := range map[Kind]bpf.PolicyKind{Any: bpf.PolicyAny, Identity: bpf.PolicyIdentity, CIDR: bpf.PolicyCIDR,
 		CIDROutside: bpf.PolicyCIDROutside, Class: bpf.PolicyClass} {
@@ -69,26 +69,26 @@ func TestEntriesOf_KeepsEveryVerdict(t *testing.T) {
 		for i := range cookies {
 			cookies[i] = uint32(i) + cookieMin
 		}
-		rules := func(first, many int) (says []say) {
+		rules := func(first, many int) (effects []effect) {
 			for i := range many {
-				s := say{rule: first + i, deny: random.IntN(3) == 0, all: random.IntN(12) == 0}
+				s := effect{rule: first + i, deny: random.IntN(3) == 0, all: random.IntN(12) == 0}
 				for range random.IntN(4) {
 					s.ports = append(s.ports, span{protocol: []uint8{6, 17}[random.IntN(2)], run: randomRun(random)})
 				}
-				says = append(says, s)
+				effects = append(effects, s)
 			}
-			return says
+			return effects
 		}
-		everybody, one := rules(0, random.IntN(4)), rules(6, random.IntN(6))
-		w := wide{}.with(everybody)
-		c := compiledOf(map[peer][]entry{{Any, 0}: entriesOf(everybody, wide{}, cookies), {Identity, 300}: entriesOf(one, w, cookies)})
+		anyPeer, one := rules(0, random.IntN(4)), rules(6, random.IntN(6))
+		w := wide{}.with(anyPeer)
+		c := compiledOf(map[peer][]entry{{Any, 0}: entriesOf(anyPeer, wide{}, cookies), {Identity, 300}: entriesOf(one, w, cookies)})
 		check := func(c *Compiled) (wrong int) {
 			for _, protocol := range []uint8{6, 17, 132} {
 				for port := range 1 << 16 {
 					if port > 700 && port < 64900 && port%64 != 0 {
 						continue // no smaller block begins at such a port
 					}
-					want := naive(append(slices.Clone(everybody), one...), protocol, uint16(port))
+					want := naive(append(slices.Clone(anyPeer), one...), protocol, uint16(port))
 					got := c.Lookup(Peer{Identity: 300}, protocol, uint16(port))
 					if got.Allowed != (want == "allow") || (want == "deny") != (got.Entry != nil && got.Entry.Deny) {
 						wrong++
@@ -97,15 +97,15 @@ func TestEntriesOf_KeepsEveryVerdict(t *testing.T) {
 			}
 			return wrong
 		}
-		require.Zero(t, check(c), "seed %d: everybody %+v, one %+v:\n%s", n, everybody, one, render(c))
+		require.Zero(t, check(c), "seed %d: everybody %+v, one %+v:\n%s", n, anyPeer, one, render(c))
 		for _, g := range c.groups {
 			if g.kind == Any {
 				continue // other peers need these entries
 			}
 			for i := range g.entries {
-				less := compiledOf(map[peer][]entry{{Any, 0}: entriesOf(everybody, wide{}, cookies),
+				less := compiledOf(map[peer][]entry{{Any, 0}: entriesOf(anyPeer, wide{}, cookies),
 					g.peer: slices.Delete(slices.Clone(g.entries), i, i+1)})
-				require.NotZero(t, check(less), "seed %d: %+v is not needed: everybody %+v, one %+v:\n%s", n, g.entries[i], everybody, one, render(c))
+				require.NotZero(t, check(less), "seed %d: %+v is not needed: everybody %+v, one %+v:\n%s", n, g.entries[i], anyPeer, one, render(c))
 			}
 		}
 	}
@@ -130,8 +130,8 @@ func randomRun(random *rand.Rand) run {
 }
 
 // naive returns the verdict of rules for a port: "deny", "allow" or "".
-func naive(says []say, protocol uint8, port uint16) (verdict string) {
-	for _, s := range says {
+func naive(effects []effect, protocol uint8, port uint16) (verdict string) {
+	for _, s := range effects {
 		hit := s.all || slices.ContainsFunc(s.ports, func(p span) bool { return p.protocol == protocol && p.low <= port && port <= p.high })
 		switch {
 		case hit && s.deny:
@@ -151,7 +151,7 @@ func compiledOf(groups map[peer][]entry) *Compiled {
 	return c
 }
 
-func TestNumbersAndNames_LeavesOutWhatCannotBe(t *testing.T) {
+func TestNumbersAndNames_SkipsInvalidPorts(t *testing.T) {
 	t.Parallel()
 	numbers, named := numbersAndNames([]policy.Port{
 		{Protocol: 6, Low: 90, High: 80}, {Protocol: 0, All: true}, {Protocol: 17, All: true, Name: "dns"}, {Protocol: 6, Name: "web"},

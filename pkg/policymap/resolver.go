@@ -116,9 +116,9 @@ func (r *Resolver) SetNested(nested bool) {
 	}
 }
 
-// Touched reports whether a rule set of endpoints must be compiled again. Then results may change for endpoints that neither [Resolver.UpsertSubject] nor a
+// NeedsCompile reports whether a rule set of endpoints must be compiled again. Then results may change for endpoints that neither [Resolver.UpsertSubject] nor a
 // change of policies concerns, for example because an identity or a CIDR is new to their rules.
-func (r *Resolver) Touched() bool {
+func (r *Resolver) NeedsCompile() bool {
 	r.settle()
 	return len(r.touched) > 0 // a new rule set concerns only the endpoints that [Resolver.settle] gave it to
 }

@@ -18,10 +18,10 @@ type ruleset struct {
 	localhost  bool // the local host is allowed regardless of the rules
 	rules      []*rule
 	narrowed   []*rule  // rules that are copies, because other policies of the endpoints narrow their peers
-	says       []say    // effects of the rules on their peers
+	effects    []effect // effects of the rules on their peers
 	cookies    []uint32 // of the rules, followed by [CookieNotIsolated]
 	bySelector map[*selector][]int
-	everybody  []int // rules about every peer
+	anyPeer    []int // rules about every peer
 	cidrs      []cidrUse
 	named      map[netip.Prefix]struct{} // prefixes of cidrs
 	peersNamed bool                      // rules name ports of peers
@@ -52,18 +52,18 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 	}
 	set.narrow(r, &required)
 	for i, rule := range set.rules {
-		says := say{rule: i, deny: rule.Deny, all: rule.Ports.Any, ports: rule.ports}
+		one := effect{rule: i, deny: rule.Deny, all: rule.Ports.Any, ports: rule.ports}
 		switch {
 		case len(rule.named) == 0:
 		case d == policy.Egress:
 			set.peersNamed = true
 		default:
-			says.ports = slices.Clone(says.ports)
+			one.ports = slices.Clone(one.ports)
 			for _, named := range rule.named {
-				says.ports = append(says.ports, named.at(ports)...)
+				one.ports = append(one.ports, named.at(ports)...)
 			}
 		}
-		set.says = append(set.says, says)
+		set.effects = append(set.effects, one)
 		set.cookies = append(set.cookies, rule.cookie)
 		set.index(i)
 	}
@@ -91,7 +91,7 @@ func (set *ruleset) narrow(r *Resolver, required *policy.Requirements) {
 func (set *ruleset) index(i int) {
 	rule := set.rules[i]
 	if rule.Peers.Any {
-		set.everybody = append(set.everybody, i)
+		set.anyPeer = append(set.anyPeer, i)
 	}
 	for _, s := range rule.selectors {
 		set.choose(s, i)
@@ -150,14 +150,14 @@ func (set *ruleset) touchCIDR(prefix netip.Prefix, number uint32) {
 // many is the largest number of peers that are compiled one by one. For more peers, everything is compiled.
 const many = 64
 
-// compile returns the current result of the rule set. It reuses the parts of former that are equal.
-func (set *ruleset) compile(r *Resolver, former *Compiled) *Compiled {
+// compile returns the current result of the rule set. It reuses the parts of previous that are equal.
+func (set *ruleset) compile(r *Resolver, previous *Compiled) *Compiled {
 	switch {
 	case set.stale || len(set.touched) > many:
 		if set.compiled != nil {
-			former = set.compiled
+			previous = set.compiled
 		}
-		set.compiled = set.all(r).reuse(former)
+		set.compiled = set.all(r).reuse(previous)
 	case len(set.touched) > 0:
 		set.compiled = set.patch(r)
 	}

@@ -119,15 +119,15 @@ func TestCompile_FewestEntries(t *testing.T) {
 		rules []policy.Rule
 		want  []Entry
 	}{
-		"everybody, all ports": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(false, everyone, anyPorts()),
+		"all peers, all ports": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(false, everyone, anyPorts()),
 			ingress(false, cidrPeers(policy.Everyone, "10.0.0.0/8"), anyPorts())}, []Entry{{}}},
-		"everybody, one port": {[]policy.Rule{ingress(false, everyone, tcp80), ingress(false, app("web"), tcp80)},
+		"all peers, one port": {[]policy.Rule{ingress(false, everyone, tcp80), ingress(false, app("web"), tcp80)},
 			[]Entry{{Key: Key{Protocol: 6, Port: 80, PortBits: 16}}}},
 		"one peer, all ports": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(false, app("web"), anyPorts())},
 			[]Entry{{Key: Key{Kind: Identity, Identity: web}}}},
-		"a CIDR for everybody takes that for others along": {[]policy.Rule{ingress(false, cidrPeers(policy.Outside, "10.0.0.0/8"), tcp80),
+		"a CIDR for all peers includes the CIDR for outside peers": {[]policy.Rule{ingress(false, cidrPeers(policy.Outside, "10.0.0.0/8"), tcp80),
 			ingress(false, cidrPeers(policy.Everyone, "10.0.0.0/8"), anyPorts())}, []Entry{{Key: Key{Kind: CIDR, Identity: 0x01000001}}}},
-		"an allow that a deny covers": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(true, app("web"), anyPorts())},
+		"an allow covered by a deny": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(true, app("web"), anyPorts())},
 			[]Entry{{Key: Key{Kind: Identity, Identity: web}, Deny: true}}},
 		"a port inside a denied range": {[]policy.Rule{ingress(false, app("web"), tcp80),
 			ingress(true, app("web"), policy.Ports{List: []policy.Port{{Protocol: 6, Low: 64, High: 127}}})},
@@ -167,8 +167,8 @@ func TestCompile_DenyOfACIDRWinsOverANarrowerAllow(t *testing.T) {
 	}
 }
 
-// TestCompile_AnExceptedAddressThatAnotherRuleAllows: an exception applies only to its own rule.
-func TestCompile_AnExceptedAddressThatAnotherRuleAllows(t *testing.T) {
+// TestCompile_ExceptedAddressAllowedByOtherRule: an exception applies only to its own rule.
+func TestCompile_ExceptedAddressAllowedByOtherRule(t *testing.T) {
 	t.Parallel()
 	r, _ := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(false, cidrPeers(policy.Everyone, "0.0.0.0/0", "10.0.0.0/8"), anyPorts()),
 		egress(false, cidrPeers(policy.Everyone, "10.1.0.0/16", "10.1.2.0/24"), tcp80)))
@@ -228,8 +228,8 @@ func TestCompile_NamedPorts(t *testing.T) {
 	require.Empty(t, r.NamedCIDRs(), "all agree again")
 }
 
-// TestCompile_NamedPortsOfPodsThatMayBeThere: deny rules apply to uncertain pods and allow rules do not. A pod that is known by two identities has both.
-func TestCompile_NamedPortsOfPodsThatMayBeThere(t *testing.T) {
+// TestCompile_NamedPortsOfUncertainPods: deny rules apply to uncertain pods and allow rules do not. A pod that is known by two identities has both.
+func TestCompile_NamedPortsOfUncertainPods(t *testing.T) {
 	t.Parallel()
 	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}
 	pod := func(address string, number uint16) Pod {
@@ -266,7 +266,7 @@ func TestCompile_NamedPortsOfPodsThatMayBeThere(t *testing.T) {
 		both := []uint16{81, 82}
 		require.True(t, r.NamesPortsOfPeers())
 		r.UpsertPod("a", pod("10.0.0.1", 81))
-		check("nobody is sure of any", "10.0.0.1", nil, both[1:])
+		check("no peer is certain", "10.0.0.1", nil, both[1:])
 		sure := pod("10.0.0.2", 81)
 		sure.DenyOnly = false
 		r.UpsertPod("b", sure)
@@ -401,8 +401,8 @@ func TestResolver_NumbersDoNotOverflow(t *testing.T) {
 	require.False(t, in.Lookup(Peer{Identity: 1000 + policies}, 6, 80).Allowed)
 }
 
-// TestCompile_APrefixThatComesWhileAnotherIsMissing: an excepted prefix stays denied if a wider prefix gets its identity first.
-func TestCompile_APrefixThatComesWhileAnotherIsMissing(t *testing.T) {
+// TestCompile_PrefixAddedWhileAnotherIsMissing: an excepted prefix stays denied if a wider prefix gets its identity first.
+func TestCompile_PrefixAddedWhileAnotherIsMissing(t *testing.T) {
 	t.Parallel()
 	r, s := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(false, cidrPeers(policy.Outside, "10.0.0.0/8", "10.0.0.0/28"), anyPorts())))
 	allowed := func(address string) bool {
@@ -457,7 +457,7 @@ func TestCompile_NestedCIDRs(t *testing.T) {
 	_, before := enforced(r)
 	s.cidrs[netip.MustParsePrefix("60.0.0.0/8")] = 0x01ffffff
 	r.SetCIDRs(maps.Clone(s.cidrs))
-	require.False(t, r.Touched())
+	require.False(t, r.NeedsCompile())
 	_, after := enforced(r)
 	require.Same(t, before, after)
 }

@@ -55,8 +55,8 @@ func (w *compiledWorld) disagrees(q policy.Question) string {
 	for _, of := range []struct {
 		name string
 		is   *Compiled
-		want policy.Judgement
-	}{{"enforced", d.Enforced, want.Judgement}, {"audited", d.Audited, want.Audited}} {
+		want policy.Evaluation
+	}{{"enforced", d.Enforced, want.Evaluation}, {"audited", d.Audited, want.Audited}} {
 		if of.is == nil && of.name == "audited" {
 			of.is = d.Enforced // no policy in audit mode applies
 		}
@@ -68,7 +68,7 @@ func (w *compiledWorld) disagrees(q policy.Question) string {
 	return ""
 }
 
-func disagree(is *Compiled, answer Answer, want policy.Judgement) string {
+func disagree(is *Compiled, answer Answer, want policy.Evaluation) string {
 	if answer.Allowed != (want.Verdict == policy.Allow) {
 		return fmt.Sprintf("the datapath allows: %t", answer.Allowed)
 	}

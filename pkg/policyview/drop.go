@@ -24,11 +24,11 @@ func (v *View) Why(p *Packet) string {
 	if !found {
 		return ""
 	}
-	judgement := policy.Evaluate(v.policies, v.Options, q).Judgement
-	if judgement.Verdict == policy.Allow {
-		return "allowed by the policies of now: " + v.because(&judgement, &q)
+	evaluation := policy.Evaluate(v.policies, v.Options, q).Evaluation
+	if evaluation.Verdict == policy.Allow {
+		return "allowed by the policies of now: " + v.because(&evaluation, &q)
 	}
-	return v.because(&judgement, &q)
+	return v.because(&evaluation, &q)
 }
 
 // question returns the policy lookup of a packet. An endpoint whose address has changed is a different endpoint.

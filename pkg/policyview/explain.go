@@ -51,7 +51,7 @@ type connection struct {
 
 // direct explains a connection that no service translates.
 func (v *View) direct(c *connection, kernel Kernel) *models.PolicyExplanation {
-	e := v.judged(c, kernel)
+	e := v.evaluate(c, kernel)
 	if c.sourceAddr.IsValid() && c.targetAddr.IsValid() {
 		var err error
 		if e.Conntrack, err = kernel.Between(c.sourceAddr, c.targetAddr, c.protocol, c.port); err != nil {
@@ -61,8 +61,8 @@ func (v *View) direct(c *connection, kernel Kernel) *models.PolicyExplanation {
 	return e
 }
 
-// judged evaluates the policies of both ends, and compares the result with the kernel's maps.
-func (v *View) judged(c *connection, kernel Kernel) *models.PolicyExplanation {
+// evaluate evaluates the policies of both ends, and compares the result with the kernel's maps.
+func (v *View) evaluate(c *connection, kernel Kernel) *models.PolicyExplanation {
 	e := &models.PolicyExplanation{From: v.model(c.source, c.sourceAddr), To: v.model(c.target, c.targetAddr),
 		Port: fmt.Sprintf("%d/%s", c.port, policy.ProtocolName(c.protocol))}
 	egress := v.side(c.source, c.target, c.sourceAddr, c.targetAddr, policy.Egress, c.protocol, c.port)
@@ -131,13 +131,13 @@ func (v *View) side(own, other *Party, ownAddr, otherAddr netip.Addr, d policy.D
 	}
 	s.answer = policy.Evaluate(v.policies, v.Options, s.question)
 	s.row, _ = endpointpolicies.Of(v.txn, v.EndpointPolicies, own.Endpoint.ID, own.Endpoint.AttachmentID())
-	s.reason = v.because(&s.answer.Judgement, &s.question)
+	s.reason = v.because(&s.answer.Evaluation, &s.question)
 	s.model = models.PolicySide{
 		Here: true, Isolated: s.answer.Isolated, Message: s.reason, Verdict: verdict(s.answer.Verdict),
 		DecidedBy: v.uses(s.answer.Decided), Considered: v.considered(&s.question),
 		Audit: models.PolicyAudit{Verdict: verdict(s.answer.Audited.Verdict), DecidedBy: v.uses(s.answer.Audited.Decided)},
 	}
-	for _, m := range v.nearly(&s.answer.Judgement, &s.question) {
+	for _, m := range v.nearly(&s.answer.Evaluation, &s.question) {
 		use := v.use(m.Match)
 		use.Text = miss(m)
 		s.model.NearMisses = append(s.model.NearMisses, use)

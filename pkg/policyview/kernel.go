@@ -76,7 +76,7 @@ func (s *side) ask(v *View, kernel Kernel) (k models.PolicyKernel, differs []str
 		k.Verdict = models.PolicyVerdictDenied
 		return k, differs, nil
 	case shape&bpf.ShapeLocalhost != 0 && peer == identity.Host:
-		k.Verdict, k.Entry = models.PolicyVerdictAllowed, "the local host is allowed whatever entries say"
+		k.Verdict, k.Entry = models.PolicyVerdictAllowed, "the local host is allowed regardless of entries"
 		return k, differs, nil
 	}
 	k.Verdict, k.Entry, err = v.probe(kernel, &lookup{id: id, shape: shape, identity: peer, cidrs: cidrs,
@@ -199,7 +199,7 @@ type hit struct {
 }
 
 func (l *lookup) entries(kernel Kernel, kind bpf.PolicyKind, about uint32) (found []hit, err error) {
-	who := map[bpf.PolicyKind]string{bpf.PolicyAny: "everybody", bpf.PolicyIdentity: fmt.Sprintf("identity %d", about),
+	who := map[bpf.PolicyKind]string{bpf.PolicyAny: "all peers", bpf.PolicyIdentity: fmt.Sprintf("identity %d", about),
 		bpf.PolicyClass: map[bool]string{true: "all pods", false: "pods of the namespace"}[about == l.classes.Cluster],
 		bpf.PolicyCIDR:  fmt.Sprintf("CIDR %d", about), bpf.PolicyCIDROutside: fmt.Sprintf("CIDR %d outside the cluster", about)}[kind]
 	for _, level := range []bpf.PolicyLevel{bpf.PolicyPort, bpf.PolicyProtocol, bpf.PolicyAll} {

@@ -112,7 +112,7 @@ func (m Maps) Between(from, to netip.Addr, protocol uint8, port uint16) (found [
 			}
 			for i := range flows {
 				tuple := flows[i].Tuple()
-				if tuple.Opener.Addr() == from && tuple.Target.Addr() == to && tuple.Protocol == protocol && samePort(&tuple, port) {
+				if tuple.Initiator.Addr() == from && tuple.Responder.Addr() == to && tuple.Protocol == protocol && samePort(&tuple, port) {
 					found = append(found, flowText(&flows[i], &tuple, now))
 				}
 			}
@@ -126,11 +126,11 @@ func samePort(tuple *bpf.CtFlow, port uint16) bool {
 	if tuple.Protocol == policy.ProtocolICMP || tuple.Protocol == policy.ProtocolICMPv6 {
 		return uint16(tuple.ICMPType) == port
 	}
-	return tuple.Target.Port() == port
+	return tuple.Responder.Port() == port
 }
 
 func flowText(f *ctmap.Flow, tuple *bpf.CtFlow, now uint32) string {
 	words := append([]string{string(f.StateAt(now))}, f.Words()...)
-	return fmt.Sprintf("%s -> %s %s: %s, %d packets, expires in %s", tuple.Opener, tuple.Target, ctmap.Protocol(tuple.Protocol),
+	return fmt.Sprintf("%s -> %s %s: %s, %d packets, expires in %s", tuple.Initiator, tuple.Responder, ctmap.Protocol(tuple.Protocol),
 		strings.Join(words, " "), f.Entry.Packets, f.Left(now).Round(time.Second))
 }

@@ -28,7 +28,7 @@ func TestExplain(t *testing.T) {
 	for _, tc := range []struct {
 		from, to, port string
 		verdict        models.PolicyVerdict
-		says           string
+		summary        string
 	}{
 		{"shop/cart", "shop/web", "80/TCP", "allowed", "ingress of the receiver: NetworkPolicy shop/web spec.ingress[0] allows it"},
 		{"shop/cart", "shop/web", "9100/TCP", "allowed", "NetworkPolicy shop/web spec.ingress[0] allows it"},
@@ -60,8 +60,8 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s -> %s %s: %v", tc.from, tc.to, tc.port, err)
 			continue
 		}
-		if e.Verdict != tc.verdict || !strings.Contains(e.Summary, tc.says) {
-			t.Errorf("%s -> %s %s: %s, %s\nwant %s, %s", tc.from, tc.to, tc.port, e.Verdict, e.Summary, tc.verdict, tc.says)
+		if e.Verdict != tc.verdict || !strings.Contains(e.Summary, tc.summary) {
+			t.Errorf("%s -> %s %s: %s, %s\nwant %s, %s", tc.from, tc.to, tc.port, e.Verdict, e.Summary, tc.verdict, tc.summary)
 		}
 		for name, side := range map[string]*models.PolicySide{"egress": &e.Egress, "ingress": &e.Ingress} {
 			if side.Here && !side.Kernel.Agrees {
@@ -71,8 +71,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplain_NamesWhatIsNotEnforced: an explanation of a deny names the rule that allows nothing because it is not enforced.
-func TestExplain_NamesWhatIsNotEnforced(t *testing.T) {
+// TestExplain_NamesUnenforcedRule: an explanation of a deny names the rule that allows nothing because it is not enforced.
+func TestExplain_NamesUnenforcedRule(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	parsed, _, err := manifests.Policies([]byte(`
@@ -101,7 +101,7 @@ spec:
 	}
 }
 
-func TestExplain_TellsRulesEntryAndConnections(t *testing.T) {
+func TestExplain_ReportsRulesEntryAndConnections(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	e, err := f.tables.View().Explain("shop/cart", "shop/web", "80/TCP", f.kernel)
@@ -148,21 +148,21 @@ func TestExplain_Audit(t *testing.T) {
 	}
 }
 
-func TestExplain_SaysWhatTheMapsHaveWrong(t *testing.T) {
+func TestExplain_ReportsMapDifferences(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		spoil func(k *fakeKernel)
 		want  string
 	}{
-		"an entry is gone": {func(k *fakeKernel) { clear(k.entries) }, "the maps say denied, the policies allowed"},
+		"an entry is missing": {func(k *fakeKernel) { clear(k.entries) }, "the maps say denied, the policies allowed"},
 		"the slot names another policy": {func(k *fakeKernel) {
 			facts := k.facts[webID]
 			facts.PolicyIngress = 0
 			k.facts[webID] = facts
 		}, "the endpoint has policy 0"},
-		"the peer is somebody else": {func(k *fakeKernel) { k.identities[netip.MustParseAddr("10.0.0.2")] = 303 },
+		"the peer is another endpoint": {func(k *fakeKernel) { k.identities[netip.MustParseAddr("10.0.0.2")] = 303 },
 			"the kernel takes 10.0.0.2 for identity 303, the tables for 302"},
-		"a CIDR that no policy names": {func(k *fakeKernel) {
+		"a CIDR without policy": {func(k *fakeKernel) {
 			k.cidrs = maps.Clone(k.cidrs)
 			k.cidrs[netip.MustParsePrefix("10.0.0.0/24")] = 99
 		}, "the kernel takes 10.0.0.2 for CIDR 99, the tables for 0"},

@@ -59,9 +59,9 @@ func does(rule *policy.Rule) string {
 // peersText describes the peers of a rule.
 func peersText(p *policy.Peers) string {
 	if p.Any {
-		return "everybody"
+		return "all peers"
 	}
-	return list(len(p.List), "nobody", maxPeers, func(i int) string { return peerText(&p.List[i]) })
+	return list(len(p.List), "no peer", maxPeers, func(i int) string { return peerText(&p.List[i]) })
 }
 
 func peerText(p *policy.Peer) string {
@@ -75,7 +75,7 @@ func peerText(p *policy.Peer) string {
 		}
 		return text
 	}
-	return list(len(p.Identities), "nobody", maxPeers, func(i int) string { return identityText(p.Identities[i]) })
+	return list(len(p.Identities), "no peer", maxPeers, func(i int) string { return identityText(p.Identities[i]) })
 }
 
 func identityText(id uint32) string {
@@ -118,7 +118,7 @@ func list(n int, none string, limit int, text func(int) string) string {
 func miss(m policy.Miss) string { return name(m.Match) + " nearly allows it: " + m.Why }
 
 // nearly returns the nearest misses of a denied connection: first the rules that match the peer, then the rules that match the port.
-func (v *View) nearly(j *policy.Judgement, q *policy.Question) []policy.Miss {
+func (v *View) nearly(j *policy.Evaluation, q *policy.Question) []policy.Miss {
 	if j.Verdict != policy.Deny {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (v *View) nearly(j *policy.Judgement, q *policy.Question) []policy.Miss {
 }
 
 // because explains in one sentence why a connection is allowed or denied.
-func (v *View) because(j *policy.Judgement, q *policy.Question) string {
+func (v *View) because(j *policy.Evaluation, q *policy.Question) string {
 	var text string
 	switch j.Basis {
 	case policy.ByRule:
@@ -170,7 +170,7 @@ func (v *View) because(j *policy.Judgement, q *policy.Question) string {
 }
 
 // notEnforced lists the parts of the isolating policies that are not enforced; they may be the reason why no rule allows the connection.
-func (v *View) notEnforced(j *policy.Judgement, d policy.Direction) string {
+func (v *View) notEnforced(j *policy.Evaluation, d policy.Direction) string {
 	isolating := map[policy.Ref]bool{}
 	for _, m := range j.IsolatedBy {
 		isolating[m.Policy] = true

@@ -13,7 +13,7 @@ import (
 )
 
 // The text of a selector is truncated. Two selectors whose texts begin alike remain separate, each with its own identities and policies.
-func TestSelectors_LongOnesThatBeginAlikeAreTold(t *testing.T) {
+func TestSelectors_EqualTruncatedText_StaySeparate(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	values := strings.Repeat("a-value-that-nobody-has, ", 20)

@@ -20,7 +20,7 @@ const maxBackends = 16
 // Errors of [View.Explain] for a service whose result depends on missing input or on another node.
 var (
 	errNoClient  = errors.New("the allowed clients depend on the client's address (loadBalancerSourceRanges): give an address instead of an identity")
-	errElsewhere = errors.New("the client's own node chooses among its own backends (internalTrafficPolicy Local): ask there")
+	errOtherNode = errors.New("the client's own node chooses among its own backends (internalTrafficPolicy Local): ask there")
 )
 
 // throughService explains a connection to an address of a service, by the policies of the service's backends. The result is nil if no service has the
@@ -30,7 +30,7 @@ func (v *View) throughService(c *connection, kernel Kernel) (*models.PolicyExpla
 	if f == nil {
 		return nil, nil
 	}
-	outside := comesFromOutside(c.source, f)
+	outside := isExternal(c.source, f)
 	if err := unanswerable(f, c, outside); err != nil {
 		return nil, fmt.Errorf("service %s at %s: %w", f.Service, f.Address, err)
 	}
@@ -44,8 +44,8 @@ func (v *View) throughService(c *connection, kernel Kernel) (*models.PolicyExpla
 	e := &models.PolicyExplanation{From: v.model(c.source, c.sourceAddr), To: v.model(c.target, c.targetAddr),
 		Service: models.PolicyService{Name: f.Service, ID: int64(f.ID), Frontend: f.Address.String(), Type: string(f.Kind), Scope: scope,
 			Backends: len(ids), Message: lag(f)}}
-	const elsewhere = "judged on the backends of the service, see there"
-	e.Egress.Message, e.Ingress.Message = elsewhere, elsewhere
+	const perBackend = "evaluated for each backend of the service"
+	e.Egress.Message, e.Ingress.Message = perBackend, perBackend
 	if why := refusal(f, outside, c.sourceAddr, len(ids)); why != "" {
 		e.Verdict, e.Summary = models.PolicyVerdictDenied, fmt.Sprintf("denied by service %s at %s: %s", f.Service, f.Address, why)
 		return e, nil
@@ -73,9 +73,9 @@ func (v *View) frontendOf(c *connection) *frontends.Frontend {
 	return f
 }
 
-// comesFromOutside reports whether connections of a client reach this node's frontend from the network. For a client in the cluster the client's node
+// isExternal reports whether connections of a client reach this node's frontend from the network. For a client in the cluster the client's node
 // translates services, except for ports of this node.
-func comesFromOutside(client *Party, f *frontends.Frontend) bool {
+func isExternal(client *Party, f *frontends.Frontend) bool {
 	switch client.Identity {
 	case identity.World, identity.WorldIPv4, identity.WorldIPv6:
 		return true
@@ -92,7 +92,7 @@ func unanswerable(f *frontends.Frontend, c *connection, outside bool) error {
 	case outside && f.Outside && f.Ranges != nil && !c.sourceAddr.IsValid():
 		return errNoClient
 	case !outside && !here(c.source) && f.LocalOnly && !f.TwoScopes:
-		return errElsewhere
+		return errOtherNode
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (v *View) backend(c *connection, b *backends.Backend, kernel Kernel, only b
 	if only {
 		return v.direct(&on, kernel)
 	}
-	e := v.judged(&on, kernel)
+	e := v.evaluate(&on, kernel)
 	e.ConntrackError = "give the address of the backend to see them"
 	return e
 }
@@ -157,7 +157,7 @@ func sumOf(f *frontends.Frontend, e *models.PolicyExplanation) (models.PolicyVer
 	}
 	switch {
 	case len(e.Backends) == 0:
-		return models.PolicyVerdictDenied, "denied by " + service + ": its backends are not known any more"
+		return models.PolicyVerdictDenied, "denied by " + service + ": its backends are no longer known"
 	case denied > 0:
 		return models.PolicyVerdictDenied, fmt.Sprintf("denied towards %d of %s backends of %s: %s", denied, of, service, at(first))
 	case len(e.Backends) == 1:

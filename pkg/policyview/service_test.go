@@ -16,7 +16,7 @@ func TestExplain_ThroughAService(t *testing.T) {
 		scope          string
 		backends       int
 		verdict        models.PolicyVerdict
-		says           string
+		summary        string
 	}{
 		{"shop/cart", "10.96.0.1", "8080/TCP", "internal", 1, "allowed", "allowed through service shop/web at 10.96.0.1:8080/TCP: 10.0.0.1 80/TCP: allowed: egress " +
 			"of the sender: CiliumNetworkPolicy shop/out spec.egress[0] allows it; ingress of the receiver: NetworkPolicy shop/web spec.ingress[0] allows it"},
@@ -27,7 +27,7 @@ func TestExplain_ThroughAService(t *testing.T) {
 			"denied in egress of the sender"},
 		{"10.0.0.100", "10.96.0.2", "8080/TCP", "internal", 2, "allowed", "allowed through service shop/both at 10.96.0.2:8080/TCP, towards all of 2 backends"},
 		{"shop/cart", "10.96.0.3", "8080/TCP", "internal", 0, "denied", "denied by service shop/none at 10.96.0.3:8080/TCP: it has no backend"},
-		{"shop/cart", "10.96.0.4", "8080/TCP", "internal", 1, "denied", "its backends are not known any more"},
+		{"shop/cart", "10.96.0.4", "8080/TCP", "internal", 1, "denied", "its backends are no longer known"},
 		{"shop/free", "10.96.0.5", "53/UDP", "internal", 20, "allowed", "towards all of the first 16 backends"},
 		{"192.0.2.7", "198.51.100.80", "443/TCP", "external", 1, "allowed", "10.0.0.1 80/TCP: allowed by this node: ingress of the receiver: NetworkPolicy shop/web spec.ingress[1]"},
 		{"203.0.113.1", "198.51.100.80", "443/TCP", "external", 1, "denied", "203.0.113.1 lies outside of its loadBalancerSourceRanges"},
@@ -48,8 +48,8 @@ func TestExplain_ThroughAService(t *testing.T) {
 			t.Errorf("%s -> %s %s: %v", tc.from, tc.to, tc.port, err)
 			continue
 		}
-		if e.Verdict != tc.verdict || !strings.Contains(e.Summary, tc.says) || e.Service.Scope != tc.scope || e.Service.Backends != tc.backends {
-			t.Errorf("%s -> %s %s: %s, %s, %+v\nwant %s, %s, %s, %d backends", tc.from, tc.to, tc.port, e.Verdict, e.Summary, e.Service, tc.verdict, tc.says,
+		if e.Verdict != tc.verdict || !strings.Contains(e.Summary, tc.summary) || e.Service.Scope != tc.scope || e.Service.Backends != tc.backends {
+			t.Errorf("%s -> %s %s: %s, %s, %+v\nwant %s, %s, %s, %d backends", tc.from, tc.to, tc.port, e.Verdict, e.Summary, e.Service, tc.verdict, tc.summary,
 				tc.scope, tc.backends)
 		}
 		if e.Port != tc.port || e.To.Address != tc.to || e.Egress.Here || e.Ingress.Here {
@@ -65,8 +65,8 @@ func TestExplain_ThroughAService(t *testing.T) {
 	}
 }
 
-// TestExplain_WhatIsNoService: another port of a service's address, and the loopback address of a pod.
-func TestExplain_WhatIsNoService(t *testing.T) {
+// TestExplain_NotAService: another port of a service's address, and the loopback address of a pod.
+func TestExplain_NotAService(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, to := range [][2]string{{"10.96.0.1", "8081/TCP"}, {"10.96.0.1", "8080/UDP"}, {"10.96.0.1", "8/ICMP"}, {"127.0.0.1", "30080/TCP"}} {
@@ -77,22 +77,22 @@ func TestExplain_WhatIsNoService(t *testing.T) {
 	}
 }
 
-// TestExplain_WhatOnlyOthersKnow: a client without an address for a service with source ranges, and a client whose own node has other backends.
-func TestExplain_WhatOnlyOthersKnow(t *testing.T) {
+// TestExplain_UnknownToThisNode: a client without an address for a service with source ranges, and a client whose own node has other backends.
+func TestExplain_UnknownToThisNode(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	for _, tc := range []struct{ from, to, port, says string }{
+	for _, tc := range []struct{ from, to, port, message string }{
 		{"id:9", "198.51.100.80", "443/TCP", "service shop/lb at 198.51.100.80:443/TCP: the allowed clients depend on the client's address"},
 		{"shop/far", "10.96.0.6", "8080/TCP", "service shop/near at 10.96.0.6:8080/TCP: the client's own node chooses among its own backends"},
 		{"id:302", "10.96.0.6", "8080/TCP", "ask there"},
 	} {
-		if e, err := f.tables.View().Explain(tc.from, tc.to, tc.port, f.kernel); err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s -> %s %s: %+v, %v, want %s", tc.from, tc.to, tc.port, e, err, tc.says)
+		if e, err := f.tables.View().Explain(tc.from, tc.to, tc.port, f.kernel); err == nil || !strings.Contains(err.Error(), tc.message) {
+			t.Errorf("%s -> %s %s: %+v, %v, want %s", tc.from, tc.to, tc.port, e, err, tc.message)
 		}
 	}
 }
 
-func TestExplain_TellsTheServiceAndConnections(t *testing.T) {
+func TestExplain_ReportsServiceAndConnections(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	ask := func(to string) *models.PolicyExplanation {

@@ -72,8 +72,8 @@ func packetOf(f *flows.Flow) *Packet {
 
 // weigh adds a flow to the difference if its verdict changes.
 func (v *View) weigh(f *flows.Flow, q *policy.Question, then *View, d *models.PolicyDifference) {
-	before := policy.Evaluate(v.policies, v.Options, *q).Judgement
-	after := policy.Evaluate(then.policies, v.Options, *q).Judgement
+	before := policy.Evaluate(v.policies, v.Options, *q).Evaluation
+	after := policy.Evaluate(then.policies, v.Options, *q).Evaluation
 	if before.Verdict == after.Verdict {
 		return
 	}

@@ -70,7 +70,7 @@ func TestWhatIf_PeerHasOtherLabelsNow(t *testing.T) {
 }
 
 // The identity with the previous labels no longer exists, so the verdict of such a flow is unknown.
-func TestWhatIf_PeersIdentityIsGone(t *testing.T) {
+func TestWhatIf_PeerIdentityRemoved_IsUnknown(t *testing.T) {
 	t.Parallel()
 	f := relabelled(t)
 	ids := f.tables.Identities.(statedb.RWTable[*identities.Identity])

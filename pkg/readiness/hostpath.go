@@ -18,7 +18,7 @@ import (
 // nor addresses outside. Rows of single pods do not count; otherwise each ADD would make the agent unready for the next one.
 func hostPath(txn statedb.ReadTxn, t Tables) string {
 	if node(txn, t.LocalNode) != "" {
-		return "" // [Judge] reports this already, and the path has no rows before
+		return "" // [Evaluate] reports this already, and the path has no rows before
 	}
 	device, _, found := t.Devices.Get(txn, desireddevices.ByName(podlink.HostDevice))
 	if !found {

@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// Tables holds the inputs of [Judge].
+// Tables holds the inputs of [Evaluate].
 type Tables struct {
 	cell.In
 
@@ -54,8 +54,8 @@ func (v Verdict) Waiting() []string { return append(append([]string(nil), v.Sour
 // Ready reports whether pods can be attached.
 func (v Verdict) Ready() bool { return len(v.Sources) == 0 && len(v.Missing) == 0 }
 
-// Judge evaluates one snapshot. It has no side effects and keeps no state.
-func Judge(txn statedb.ReadTxn, t Tables) Verdict {
+// Evaluate evaluates one snapshot. It has no side effects and keeps no state.
+func Evaluate(txn statedb.ReadTxn, t Tables) Verdict {
 	v := Verdict{Sources: unusable(txn, t.Sources)}
 	missing := func(why string) {
 		if why != "" {
@@ -73,7 +73,7 @@ func Judge(txn statedb.ReadTxn, t Tables) Verdict {
 	missing(hostPath(txn, t))
 	missing(hosts(txn, t.Hosts))
 	if len(v.Missing) == 0 { // otherwise the sentences above may describe the same problems better
-		v.Missing = t.Reconcilers.Behind(txn)
+		v.Missing = t.Reconcilers.Lagging(txn)
 	}
 	for s := range t.Health.List(txn, health.ByLevel(health.Degraded)) {
 		v.Degraded = append(v.Degraded, degraded(s))
@@ -132,7 +132,7 @@ func node(txn statedb.ReadTxn, table statedb.Table[*localnode.LocalNode]) string
 }
 
 // hosts returns a reason until the rows of the node's own addresses are complete for the first time. Until then packets of pods to the node are evaluated as
-// packets to the world. [heartbeat.Monitor.Behind] reports rows that are not in the kernel.
+// packets to the world. [heartbeat.Monitor.Lagging] reports rows that are not in the kernel.
 func hosts(txn statedb.ReadTxn, table statedb.Table[*bpfendpoints.Address]) string {
 	if slices.Contains(table.PendingInitializers(txn), bpfendpoints.HostInitializer) {
 		return "the addresses of this node to be complete in the datapath"

@@ -25,20 +25,20 @@ import (
 
 // world holds the tables, initially empty, and functions that complete their initializers.
 type world struct {
-	db       *statedb.DB
-	tables   Tables
-	sources  statedb.RWTable[sources.Source]
-	node     statedb.RWTable[*localnode.LocalNode]
-	mtus     statedb.RWTable[mtus.MTU]
-	programs statedb.RWTable[*attachments.Attachment]
-	devices  statedb.RWTable[*desireddevices.Device]
-	routes   statedb.RWTable[*desiredroutes.Route]
-	sysctls  statedb.RWTable[*sysctls.Setting]
-	health   statedb.RWTable[health.Status]
-	restored func(statedb.WriteTxn)
-	hosts    statedb.RWTable[*bpfendpoints.Address]
-	told     func(statedb.WriteTxn)
-	eps      statedb.RWTable[*endpoints.Endpoint]
+	db        *statedb.DB
+	tables    Tables
+	sources   statedb.RWTable[sources.Source]
+	node      statedb.RWTable[*localnode.LocalNode]
+	mtus      statedb.RWTable[mtus.MTU]
+	programs  statedb.RWTable[*attachments.Attachment]
+	devices   statedb.RWTable[*desireddevices.Device]
+	routes    statedb.RWTable[*desiredroutes.Route]
+	sysctls   statedb.RWTable[*sysctls.Setting]
+	health    statedb.RWTable[health.Status]
+	restored  func(statedb.WriteTxn)
+	hosts     statedb.RWTable[*bpfendpoints.Address]
+	hostsDone func(statedb.WriteTxn)
+	eps       statedb.RWTable[*endpoints.Endpoint]
 }
 
 func must[T any](t *testing.T, db *statedb.DB, make func(*statedb.DB) (statedb.RWTable[T], error)) statedb.RWTable[T] {
@@ -58,7 +58,7 @@ func newWorld(t *testing.T) *world {
 		routes: must(t, db, desiredroutes.NewTable), sysctls: must(t, db, sysctls.NewTable), health: must(t, db, health.NewTable), eps: must(t, db, endpoints.NewTable),
 		hosts: must(t, db, bpfendpoints.NewAddressTable)}
 	txn := db.WriteTxn(w.eps, w.hosts)
-	w.told = w.hosts.RegisterInitializer(txn, bpfendpoints.HostInitializer)
+	w.hostsDone = w.hosts.RegisterInitializer(txn, bpfendpoints.HostInitializer)
 	w.restored = w.eps.RegisterInitializer(txn, "state-files")
 	txn.Commit()
 	w.tables = Tables{Sources: w.sources, LocalNode: w.node, MTUs: w.mtus, Endpoints: w.eps, Attachments: w.programs,
@@ -75,10 +75,10 @@ func insert[T any](t *testing.T, db *statedb.DB, table statedb.RWTable[T], row T
 	txn.Commit()
 }
 
-func (w *world) waiting() []string { return Judge(w.db.ReadTxn(), w.tables).Waiting() }
+func (w *world) waiting() []string { return Evaluate(w.db.ReadTxn(), w.tables).Waiting() }
 
-// TestJudge_EachThingThatIsMissing meets the conditions of an agent's start one by one.
-func TestJudge_EachThingThatIsMissing(t *testing.T) {
+// TestEvaluate_EachMissingCondition meets the conditions of an agent's start one by one.
+func TestEvaluate_EachMissingCondition(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	want := []string{
@@ -131,7 +131,7 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 		func() { insert(t, w.db, w.sysctls, forward.Clone().WithStatus(reconciler.StatusDone())) },
 		func() {
 			txn := w.db.WriteTxn(w.hosts)
-			w.told(txn)
+			w.hostsDone(txn)
 			txn.Commit()
 		},
 	}
@@ -141,7 +141,7 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 		}
 		step()
 	}
-	if v := Judge(w.db.ReadTxn(), w.tables); !v.Ready() || len(v.Waiting()) != 0 {
+	if v := Evaluate(w.db.ReadTxn(), w.tables); !v.Ready() || len(v.Waiting()) != 0 {
 		t.Fatalf("in the end: %+v", v)
 	}
 	insert(t, w.db, w.programs, block.Clone().WithStatus(reconciler.StatusError(errors.New("busy"))))
@@ -154,8 +154,8 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 	}
 }
 
-// TestJudge_OptionalSource: an unusable source that only policies may need is not a condition.
-func TestJudge_OptionalSource(t *testing.T) {
+// TestEvaluate_OptionalSource: an unusable source that only policies may need is not a condition.
+func TestEvaluate_OptionalSource(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	without := len(w.waiting())
@@ -182,13 +182,13 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestJudge_DegradedDoesNotKeepPodsWaiting: a degraded module is not a condition for the attachment of pods.
-func TestJudge_DegradedDoesNotKeepPodsWaiting(t *testing.T) {
+// TestEvaluate_DegradedModule_DoesNotDelayPods: a degraded module is not a condition for the attachment of pods.
+func TestEvaluate_DegradedModule_DoesNotDelayPods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	insert(t, w.db, w.health, health.Status{Module: "agent.loader", Component: "job-x", Level: health.Degraded, Message: "attach", Error: "busy"})
 	insert(t, w.db, w.health, health.Status{Module: "agent.ipam", Level: health.OK})
-	v := Judge(w.db.ReadTxn(), w.tables)
+	v := Evaluate(w.db.ReadTxn(), w.tables)
 	if want := []string{"agent.loader.job-x: attach: busy"}; !slices.Equal(v.Degraded, want) || slices.Contains(v.Waiting(), want[0]) {
 		t.Errorf("%+v", v)
 	}

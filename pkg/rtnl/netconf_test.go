@@ -12,7 +12,7 @@ import (
 )
 
 // The kernel announces the settings that a process changes, and new and renamed links.
-func TestPrivilegedSettings_TellOfForwardingAndReversePathFilter(t *testing.T) {
+func TestPrivilegedSettings_ReportForwardingAndRPFilter(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {
 		settings, err := OpenSettings()

@@ -27,11 +27,11 @@ func TestRetry(t *testing.T) {
 		calls    int
 		ok       bool
 	}{
-		"succeeds at once":          {0, nil, 1, true},
-		"interrupted twice":         {2, netlink.ErrDumpInterrupted, 3, true},
-		"interrupted by a signal":   {1, unix.EINTR, 2, true},
-		"interrupted without end":   {1000, netlink.ErrDumpInterrupted, dumpAttempts, false},
-		"refused is not tried more": {1000, unix.EPERM, 1, false},
+		"succeeds at once":           {0, nil, 1, true},
+		"interrupted twice":          {2, netlink.ErrDumpInterrupted, 3, true},
+		"interrupted by a signal":    {1, unix.EINTR, 2, true},
+		"interrupted without end":    {1000, netlink.ErrDumpInterrupted, dumpAttempts, false},
+		"a rejection is not retried": {1000, unix.EPERM, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +99,7 @@ func TestPrivilegedIsGone(t *testing.T) {
 var dumps = []string{"LinkList", "AddrList", "RouteList", "RouteListFiltered", "RouteListFilteredIter", "NeighList",
 	"NeighListExecute", "NeighProxyList", "RuleList", "RuleListFiltered", "QdiscList", "ClassList", "FilterList", "BridgeVlanList"}
 
-func TestNobodyElseDumps(t *testing.T) {
+func TestDumpCalls_OnlyInThisPackage(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
 	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestReport_SurvivesTheFile(t *testing.T) {
+func TestReport_RoundTripsThroughFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	want := Report{BootID: "b", Version: "v1", At: time.Unix(7, 0).UTC(), Steps: []Step{{"ADD", time.Millisecond}}, Error: "why", Folders: "elsewhere"}
@@ -35,7 +35,7 @@ func TestReport_SurvivesTheFile(t *testing.T) {
 	}
 }
 
-func TestRead_RefusesHostileFiles(t *testing.T) {
+func TestRead_RejectsHostileFiles(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"empty": "", "half": `{"bootID":"x"`, "another document": `[]`, "two": `{"bootID":"x","at":"2020-01-01T00:00:00Z"}{}`,

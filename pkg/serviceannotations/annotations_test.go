@@ -17,23 +17,23 @@ func TestParse_OneAnnotation(t *testing.T) {
 		key, value string
 		want       Wanted
 	}{
-		"a kind":                    {Type, "NodePort", Wanted{Kind: frontends.NodePort}},
-		"no kind":                   {Type, "", Wanted{}},
-		"a kind in other letters":   {Type, "nodeport", Wanted{Problems: []string{`annotation service.cilium.io/type="nodeport": use ClusterIP, NodePort or LoadBalancer`}}},
-		"a kind that is no choice":  {Type, "ExternalIPs", Wanted{Problems: []string{`annotation service.cilium.io/type="ExternalIPs": use ClusterIP, NodePort or LoadBalancer`}}},
-		"maglev":                    {Algorithm, "Maglev", Wanted{Algorithm: "maglev"}},
-		"random":                    {Algorithm, "random", Wanted{Algorithm: "random"}},
-		"another algorithm":         {Algorithm, "least", Wanted{Problems: []string{`annotation service.cilium.io/lb-algorithm="least": use random or maglev`}}},
-		"forwarding as it is":       {Forwarding, "SNAT", Wanted{}},
-		"direct server return":      {Forwarding, "dsr", Wanted{Problems: []string{`annotation service.cilium.io/forwarding-mode="dsr": there is snat only`}}},
-		"ranges that allow":         {SourceRanges, "allow", Wanted{}},
-		"ranges that deny":          {SourceRanges, "Deny", Wanted{DenyRanges: true}},
-		"ranges that do neither":    {SourceRanges, "drop", Wanted{Problems: []string{`annotation service.cilium.io/src-ranges-policy="drop": use allow or deny`}}},
-		"a key that is not known":   {prefix + "global", "true", Wanted{Problems: []string{"annotation service.cilium.io/global: not supported"}}},
-		"a key of EndpointSlices":   {prefix + "weight", "7", Wanted{Problems: []string{"annotation service.cilium.io/weight: not supported"}}},
-		"a key in other letters":    {prefix + "Type", "NodePort", Wanted{Problems: []string{"annotation service.cilium.io/Type: not supported"}}},
-		"a key of another prefix":   {"io.cilium/type", "x", Wanted{}},
-		"a key that only begins so": {"service.cilium.io", "x", Wanted{}},
+		"a kind":                        {Type, "NodePort", Wanted{Kind: frontends.NodePort}},
+		"no kind":                       {Type, "", Wanted{}},
+		"a kind in other letters":       {Type, "nodeport", Wanted{Problems: []string{`annotation service.cilium.io/type="nodeport": use ClusterIP, NodePort or LoadBalancer`}}},
+		"an unknown kind":               {Type, "ExternalIPs", Wanted{Problems: []string{`annotation service.cilium.io/type="ExternalIPs": use ClusterIP, NodePort or LoadBalancer`}}},
+		"maglev":                        {Algorithm, "Maglev", Wanted{Algorithm: "maglev"}},
+		"random":                        {Algorithm, "random", Wanted{Algorithm: "random"}},
+		"another algorithm":             {Algorithm, "least", Wanted{Problems: []string{`annotation service.cilium.io/lb-algorithm="least": use random or maglev`}}},
+		"default forwarding":            {Forwarding, "SNAT", Wanted{}},
+		"direct server return":          {Forwarding, "dsr", Wanted{Problems: []string{`annotation service.cilium.io/forwarding-mode="dsr": there is snat only`}}},
+		"ranges that allow":             {SourceRanges, "allow", Wanted{}},
+		"ranges that deny":              {SourceRanges, "Deny", Wanted{DenyRanges: true}},
+		"ranges that do neither":        {SourceRanges, "drop", Wanted{Problems: []string{`annotation service.cilium.io/src-ranges-policy="drop": use allow or deny`}}},
+		"an unknown key":                {prefix + "global", "true", Wanted{Problems: []string{"annotation service.cilium.io/global: not supported"}}},
+		"a key of EndpointSlices":       {prefix + "weight", "7", Wanted{Problems: []string{"annotation service.cilium.io/weight: not supported"}}},
+		"a key in other letters":        {prefix + "Type", "NodePort", Wanted{Problems: []string{"annotation service.cilium.io/Type: not supported"}}},
+		"a key of another prefix":       {"io.cilium/type", "x", Wanted{}},
+		"a key with the same beginning": {"service.cilium.io", "x", Wanted{}},
 	} {
 		got := Parse(map[string]string{c.key: c.value})
 		if got.Kind != c.want.Kind || got.Algorithm != c.want.Algorithm || got.DenyRanges != c.want.DenyRanges || !slices.Equal(got.Problems, c.want.Problems) || !got.OnNode(nil) {
@@ -73,19 +73,19 @@ func TestOnNode(t *testing.T) {
 		want        bool
 		problems    int
 	}{
-		"no annotation":                  {nil, nil, true, 0},
-		"the label":                      {map[string]string{Node: "edge"}, map[string]string{Node: "edge"}, true, 0},
-		"another label":                  {map[string]string{Node: "edge"}, map[string]string{Node: "core"}, false, 0},
-		"an empty value and no label":    {map[string]string{Node: ""}, nil, true, 0},
-		"a selector that matches":        {map[string]string{NodeSelector: "rack in (1,2),!gpu"}, map[string]string{"rack": "2"}, true, 0},
-		"a selector that does not":       {map[string]string{NodeSelector: "rack in (1,2),!gpu"}, map[string]string{"rack": "2", "gpu": ""}, false, 0},
-		"a node without labels":          {map[string]string{NodeSelector: "rack=1"}, nil, false, 0},
-		"an empty selector":              {map[string]string{NodeSelector: ""}, nil, true, 0},
-		"the selector comes before node": {map[string]string{NodeSelector: "rack=1", Node: "edge"}, map[string]string{"rack": "1"}, true, 0},
-		"an empty value of a label":      {map[string]string{NodeSelector: "rack=="}, map[string]string{"rack": ""}, true, 0},
-		"a selector with a mistake":      {map[string]string{NodeSelector: "rack in"}, nil, true, 1},
-		"a selector that is too long":    {map[string]string{NodeSelector: strings.Repeat("rack,", 1000) + "rack"}, nil, true, 1},
-		"node, and such a selector":      {map[string]string{NodeSelector: "rack in", Node: "edge"}, nil, false, 1},
+		"no annotation":               {nil, nil, true, 0},
+		"the label":                   {map[string]string{Node: "edge"}, map[string]string{Node: "edge"}, true, 0},
+		"another label":               {map[string]string{Node: "edge"}, map[string]string{Node: "core"}, false, 0},
+		"an empty value and no label": {map[string]string{Node: ""}, nil, true, 0},
+		"a selector that matches":     {map[string]string{NodeSelector: "rack in (1,2),!gpu"}, map[string]string{"rack": "2"}, true, 0},
+		"a selector that does not":    {map[string]string{NodeSelector: "rack in (1,2),!gpu"}, map[string]string{"rack": "2", "gpu": ""}, false, 0},
+		"a node without labels":       {map[string]string{NodeSelector: "rack=1"}, nil, false, 0},
+		"an empty selector":           {map[string]string{NodeSelector: ""}, nil, true, 0},
+		"the selector precedes node":  {map[string]string{NodeSelector: "rack=1", Node: "edge"}, map[string]string{"rack": "1"}, true, 0},
+		"an empty value of a label":   {map[string]string{NodeSelector: "rack=="}, map[string]string{"rack": ""}, true, 0},
+		"a selector with a mistake":   {map[string]string{NodeSelector: "rack in"}, nil, true, 1},
+		"too long selector":           {map[string]string{NodeSelector: strings.Repeat("rack,", 1000) + "rack"}, nil, true, 1},
+		"node, and such a selector":   {map[string]string{NodeSelector: "rack in", Node: "edge"}, nil, false, 1},
 	} {
 		w := Parse(c.annotations)
 		if got := w.OnNode(c.labels); got != c.want || len(w.Problems) != c.problems {

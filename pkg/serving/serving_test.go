@@ -27,23 +27,23 @@ func TestDatagrams(t *testing.T) {
 	for name, tc := range map[string]struct {
 		named    []uint32 // listed by the frontend
 		internal []uint32
-		twin     []uint32 // listed by the other frontend of the port
+		sibling  []uint32 // listed by the other frontend of the port
 		other    []uint32 // listed by the other port
 		of       string   // owner of the other port's address; shop/dns when empty
 		services []string
 		state    backends.State
 		want     bool
 	}{
-		"it is the port's":                               {named: []uint32{7, id}, services: mine, want: true},
-		"for clients of this node":                       {internal: []uint32{7, id, 12}, services: mine, want: true},
-		"for those of both ports":                        {named: []uint32{id}, other: []uint32{id}, services: mine, want: true},
-		"the port is the other's now":                    {named: []uint32{12}, other: []uint32{id}, services: mine},
-		"the port has nobody":                            {other: []uint32{7, id}, services: mine},
-		"it terminates, and nobody sends new clients":    {named: []uint32{12}, other: []uint32{12}, services: mine, state: backends.Terminating, want: true},
-		"it is elsewhere, and only one address takes it": {twin: []uint32{id}, other: []uint32{id}, services: mine, want: true},
-		"the other address is another service's":         {other: []uint32{id}, of: "shop/names", services: []string{"shop/dns", "shop/names"}, want: true},
-		"it is not ready":                                {named: []uint32{id}, services: mine, state: backends.NotReady},
-		"it is another service's":                        {named: []uint32{id}, services: []string{"shop/names"}},
+		"a backend of the port":                      {named: []uint32{7, id}, services: mine, want: true},
+		"for clients of this node":                   {internal: []uint32{7, id, 12}, services: mine, want: true},
+		"for backends of both ports":                 {named: []uint32{id}, other: []uint32{id}, services: mine, want: true},
+		"the port is the other's now":                {named: []uint32{12}, other: []uint32{id}, services: mine},
+		"the port has no backend":                    {other: []uint32{7, id}, services: mine},
+		"it terminates, without new clients":         {named: []uint32{12}, other: []uint32{12}, services: mine, state: backends.Terminating, want: true},
+		"it is on another node, of only one address": {sibling: []uint32{id}, other: []uint32{id}, services: mine, want: true},
+		"the other address is another service's":     {other: []uint32{id}, of: "shop/names", services: []string{"shop/dns", "shop/names"}, want: true},
+		"it is not ready":                            {named: []uint32{id}, services: mine, state: backends.NotReady},
+		"of another service":                         {named: []uint32{id}, services: []string{"shop/names"}},
 	} {
 		db := statedb.New()
 		s, err1 := services.NewTable(db)
@@ -61,7 +61,7 @@ func TestDatagrams(t *testing.T) {
 		write := db.WriteTxn(s, f, b)
 		_, _, err1 = s.Insert(write, &services.Service{Name: "shop/dns", Claims: addresses})
 		for _, row := range []*frontends.Frontend{first,
-			{Address: addresses[1], ID: 2, Service: "shop/dns", PortName: "a", Backends: tc.twin},
+			{Address: addresses[1], ID: 2, Service: "shop/dns", PortName: "a", Backends: tc.sibling},
 			{Address: addresses[2], ID: 3, Service: of, PortName: "b", Backends: tc.other}} {
 			if _, _, err := f.Insert(write, row); err != nil {
 				t.Fatal(err)

@@ -247,20 +247,20 @@ func New(f Flags) (Agent, error) {
 const maxNodePort = 65534
 
 func portRange(ends []string) (first, last uint16, err error) {
-	refused := fmt.Errorf("--node-port-range=%s: want the first and the last port, from 1 to %d, such as %s", strings.Join(ends, ","),
+	invalid := fmt.Errorf("--node-port-range=%s: want the first and the last port, from 1 to %d, such as %s", strings.Join(ends, ","),
 		maxNodePort, strings.Join(DefaultFlags.NodePortRange, ","))
 	if len(ends) != 2 {
-		return 0, 0, refused
+		return 0, 0, invalid
 	}
 	for i, into := range []*uint16{&first, &last} {
 		port, err := strconv.ParseUint(strings.TrimSpace(ends[i]), 10, 16)
 		if err != nil || port == 0 || port > maxNodePort {
-			return 0, 0, refused
+			return 0, 0, invalid
 		}
 		*into = uint16(port)
 	}
 	if first > last {
-		return 0, 0, refused
+		return 0, 0, invalid
 	}
 	return first, last, nil
 }

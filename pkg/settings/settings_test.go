@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestNew_Refuses(t *testing.T) {
+func TestNew_Rejects(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*Flags)
@@ -100,11 +100,11 @@ func TestNew_Masquerade(t *testing.T) {
 		change     func(*Flags)
 		ipv4, ipv6 bool
 	}{
-		"by default":         {func(*Flags) {}, true, true},
-		"IPv6 off":           {func(f *Flags) { f.EnableIPv6 = false }, true, false},
-		"IPv4 as it is":      {func(f *Flags) { f.EnableIPv4Masquerade = false }, false, true},
-		"IPv6 as it is":      {func(f *Flags) { f.EnableIPv6Masquerade = false }, true, false},
-		"by somebody else's": {func(f *Flags) { f.EnableBPFMasquerade = false }, false, false},
+		"by default":           {func(*Flags) {}, true, true},
+		"IPv6 off":             {func(f *Flags) { f.EnableIPv6 = false }, true, false},
+		"IPv4 not masqueraded": {func(f *Flags) { f.EnableIPv4Masquerade = false }, false, true},
+		"IPv6 not masqueraded": {func(f *Flags) { f.EnableIPv6Masquerade = false }, true, false},
+		"by another program":   {func(f *Flags) { f.EnableBPFMasquerade = false }, false, false},
 	} {
 		flags := DefaultFlags
 		c.change(&flags)

@@ -58,7 +58,7 @@ func attempt(ctx context.Context, log *slog.Logger, o Options, folders string) e
 // waitReady waits until the agent reports that pods can be attached, and logs the missing conditions.
 func waitReady(ctx context.Context, log *slog.Logger, agent *client.Client) error {
 	const pause = 200 * time.Millisecond
-	var said string
+	var logged string
 	for {
 		status, err := agent.Status(ctx, true)
 		why := ""
@@ -72,9 +72,9 @@ func waitReady(ctx context.Context, log *slog.Logger, agent *client.Client) erro
 		default:
 			return nil
 		}
-		if why != said {
+		if why != logged {
 			log.Info("Waiting for the agent", "why", why)
-			said = why
+			logged = why
 		}
 		select {
 		case <-ctx.Done():
@@ -219,8 +219,8 @@ func (t *trial) del(ctx context.Context) error {
 
 // verify checks that neither the link in the namespace nor the endpoint remains. DEL only takes the link down; the agent deletes it a moment later.
 func (t *trial) verify(ctx context.Context) error {
-	const pause, patience = 20 * time.Millisecond, 10 * time.Second
-	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
+	const pause, timeout = 20 * time.Millisecond, 10 * time.Second
+	for deadline := time.Now().Add(timeout); ; time.Sleep(pause) {
 		err := t.ns.onlyLoopback()
 		if err == nil {
 			break

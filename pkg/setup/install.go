@@ -17,7 +17,7 @@ const (
 )
 
 // install replaces the plugin unless an equal one is installed. A concurrent call by a runtime executes the old or the new plugin.
-func install(from, to string) (wrote bool, err error) {
+func install(from, to string) (installed bool, err error) {
 	if same, err := equal(from, to); err != nil || same {
 		return false, err
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestInstall_ReplacesWhatIsNotThePlugin(t *testing.T) {
+func TestInstall_ReplacesDifferentFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "new"), filepath.Join(dir, "made", "bin", PluginName)
@@ -16,8 +16,8 @@ func TestInstall_ReplacesWhatIsNotThePlugin(t *testing.T) {
 	}
 	step := func(name string, want bool) {
 		t.Helper()
-		if wrote, err := install(from, to); err != nil || wrote != want {
-			t.Errorf("%s: wrote %v, %v", name, wrote, err)
+		if installed, err := install(from, to); err != nil || installed != want {
+			t.Errorf("%s: wrote %v, %v", name, installed, err)
 		}
 		info, err := os.Lstat(to)
 		if err != nil || info.Mode() != 0o755 {
@@ -58,7 +58,7 @@ func TestInstall_ReplacesWhatIsNotThePlugin(t *testing.T) {
 }
 
 // Replacing a running plugin must not fail with ETXTBSY, and the running process keeps its file.
-func TestInstall_LeavesTheOldFileToWhoHasIt(t *testing.T) {
+func TestInstall_OpenOldFile_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "new"), filepath.Join(dir, PluginName)
@@ -81,7 +81,7 @@ func TestInstall_LeavesTheOldFileToWhoHasIt(t *testing.T) {
 	}
 }
 
-func TestInstall_SaysWhatToDo(t *testing.T) {
+func TestInstall_NamesRemedy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if _, err := install(filepath.Join(dir, "none"), filepath.Join(dir, "x")); err == nil || !strings.Contains(err.Error(), "--cni-plugin-path") {
@@ -111,7 +111,7 @@ func TestInstall_SaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestFailure_SaysWhatThePluginSaid(t *testing.T) {
+func TestFailure_ReportsPluginOutput(t *testing.T) {
 	t.Parallel()
 	for stdout, want := range map[string]string{
 		`{"code":11,"msg":"not ready","details":"wait"}`: "not ready (code 11): wait", "panic": `"panicerr"`, "": `"err"`,
@@ -122,7 +122,7 @@ func TestFailure_SaysWhatThePluginSaid(t *testing.T) {
 	}
 }
 
-func TestLock_RefusesASecondSetup(t *testing.T) {
+func TestLock_SecondSetup_Fails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	unlock, err := lock(dir)

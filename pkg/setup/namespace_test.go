@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPrivilegedOnThread_LeavesTheMainThreadWhereItIs: the main thread of a process cannot end. If it entered a namespace, /proc/<pid>/ns/net would
+// TestPrivilegedOnThread_KeepsNamespaceOfMainThread: the main thread of a process cannot end. If it entered a namespace, /proc/<pid>/ns/net would
 // show that one, and it would exist until the process ends, which runs until the node shuts down.
-func TestPrivilegedOnThread_LeavesTheMainThreadWhereItIs(t *testing.T) {
+func TestPrivilegedOnThread_KeepsNamespaceOfMainThread(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	before, err := os.Readlink("/proc/self/ns/net") // of the main thread
 	if err != nil {

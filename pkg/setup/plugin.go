@@ -70,17 +70,17 @@ func (p *plugin) call(ctx context.Context, command, container, netns string, pre
 
 // failure returns the plugin's error message in the CNI format, or else all of its output.
 func failure(stdout, stderr []byte) string {
-	var said struct {
+	var result struct {
 		Code    int    `json:"code"`
 		Msg     string `json:"msg"`
 		Details string `json:"details"`
 	}
-	if json.Unmarshal(stdout, &said) != nil || said.Msg == "" {
+	if json.Unmarshal(stdout, &result) != nil || result.Msg == "" {
 		return fmt.Sprintf("%.500q", append(bytes.TrimSpace(stdout), bytes.TrimSpace(stderr)...))
 	}
-	message := fmt.Sprintf("%s (code %d)", said.Msg, said.Code)
-	if said.Details != "" {
-		message += ": " + said.Details
+	message := fmt.Sprintf("%s (code %d)", result.Msg, result.Code)
+	if result.Details != "" {
+		message += ": " + result.Details
 	}
 	return message
 }

@@ -43,7 +43,7 @@ func Run(ctx context.Context, log *slog.Logger, o Options) error {
 	if err := prepare(log, o); err != nil {
 		return err
 	}
-	if err := test(ctx, log, o, lookAtFolders(log, o)); err != nil {
+	if err := test(ctx, log, o, checkFolders(log, o)); err != nil {
 		return err
 	}
 	if ctx.Err() != nil || o.Once {
@@ -65,20 +65,20 @@ func prepare(log *slog.Logger, o Options) error {
 	}
 	log.Info("BPF file system is mounted", "root", o.BPFRoot, "mountedNow", mounted)
 	target := filepath.Join(o.CNIBinDir, PluginName)
-	wrote, err := install(o.PluginPath, target)
+	installed, err := install(o.PluginPath, target)
 	if err != nil {
 		return err
 	}
-	log.Info("CNI plugin is installed", "path", target, "wroteNow", wrote)
+	log.Info("CNI plugin is installed", "path", target, "wroteNow", installed)
 	if why := loopbackMissing(o.CNIBinDir); why != "" {
 		log.Warn(why)
 	}
 	return nil
 }
 
-// lookAtFolders returns the reason why the container runtime may not find the installed files; empty if it finds them. It unmounts a mount below
+// checkFolders returns the reason why the container runtime may not find the installed files; empty if it finds them. It unmounts a mount below
 // --host-root, which has no other use and may hold keys.
-func lookAtFolders(log *slog.Logger, o Options) string {
+func checkFolders(log *slog.Logger, o Options) string {
 	confDir := ""
 	if o.CNIConf != "" {
 		confDir = filepath.Dir(o.CNIConf)

@@ -60,16 +60,16 @@ func TestPrivilegedList(t *testing.T) {
 			want[key{i, protocol}] = map[uint64]bpf.SockPeer{}
 			for _, addr := range []string{"127.0.0.1", "::1"} {
 				ns.Do(func() {
-					raw, told := connect(t, network, addr)
+					raw, translated := connect(t, network, addr)
 					connect(t, network, addr)
 					elsewhere, _ := connect(t, network, addr)
-					peer := told.RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
+					peer := translated.RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
 					value := bpf.NewSockPeer(netip.AddrPortFrom(peer.Addr(), 80), peer, uint32(7+i))
 					put(t, stored, raw, &value)
 					put(t, other, elsewhere, &value)
 					want[key{i, protocol}][cookie(t, raw)] = value
 					if i == 1 && network == "udp" {
-						closing = append(closing, told)
+						closing = append(closing, translated)
 					}
 				})
 			}

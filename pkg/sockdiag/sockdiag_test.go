@@ -58,13 +58,13 @@ func TestPrivilegedDestroy(t *testing.T) {
 			t.Run(network+" "+addr, func(t *testing.T) {
 				t.Parallel()
 				var raw syscall.RawConn
-				var told, other net.Conn
+				var destroyed, other net.Conn
 				ns := testnet.New(t)
 				ns.Do(func() {
-					raw, told = connect(t, network, addr)
+					raw, destroyed = connect(t, network, addr)
 					_, other = connect(t, network, addr)
 				})
-				peer := told.RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
+				peer := destroyed.RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
 				c, err := OpenAt(ns.Handle())
 				if err != nil {
 					t.Fatal(err)
@@ -72,14 +72,14 @@ func TestPrivilegedDestroy(t *testing.T) {
 				defer c.Close()
 				found := all(t, c, protocol)
 				i := slices.IndexFunc(found, func(s Socket) bool { return s.Cookie == cookie(t, raw) })
-				if i < 0 || found[i].Peer != peer || found[i].Local.String() != told.LocalAddr().String() {
+				if i < 0 || found[i].Peer != peer || found[i].Local.String() != destroyed.LocalAddr().String() {
 					t.Fatalf("found %+v, want a socket towards %s", found, peer)
 				}
 				if gone, err := c.Destroy(&found[i]); err != nil || !gone {
 					t.Fatal(gone, err)
 				}
-				_ = told.SetReadDeadline(time.Now().Add(15 * time.Second))
-				if _, err := told.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+				_ = destroyed.SetReadDeadline(time.Now().Add(15 * time.Second))
+				if _, err := destroyed.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
 					t.Errorf("the process reads %v", err)
 				}
 				if gone, err := c.Destroy(&found[i]); err != nil || gone {

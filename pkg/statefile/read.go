@@ -98,11 +98,11 @@ func readRegular(path string) ([]byte, error) {
 	return raw, nil
 }
 
-// SetAside quarantines an entry of the directory: it moves the entry into the folder "bad" inside the directory, and returns the new path. The folder keeps a
+// Quarantine quarantines an entry of the directory: it moves the entry into the folder "bad" inside the directory, and returns the new path. The folder keeps a
 // bounded number of entries.
-func (s *Store) SetAside(name string) (string, error) { return s.keep(name, os.Rename) }
+func (s *Store) Quarantine(name string) (string, error) { return s.keep(name, os.Rename) }
 
-// Preserve is [Store.SetAside] for a file that the caller rewrites next: the file also stays in its place, so its content exists at any time.
+// Preserve is [Store.Quarantine] for a file that the caller rewrites next: the file also stays in its place, so its content exists at any time.
 func (s *Store) Preserve(name string) (string, error) { return s.keep(name, os.Link) }
 
 func (s *Store) keep(name string, move func(from, to string) error) (string, error) {

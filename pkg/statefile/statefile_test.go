@@ -92,7 +92,7 @@ func TestDecode_TruncatedAtEachByteIsCorrupt(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestDecode_EachFlippedByteIsSeen(t *testing.T) {
+func TestDecode_FlippedByte_IsDetected(t *testing.T) {
 	t.Parallel()
 	whole, err := Encode("thing", []byte(`{"name":"a","n":1}`))
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestDecode_EachFlippedByteIsSeen(t *testing.T) {
 	}
 }
 
-func TestDecode_TellsForeignFromCorrupt(t *testing.T) {
+func TestDecode_DistinguishesForeignFromCorrupt(t *testing.T) {
 	t.Parallel()
 	newer := `{"waggle":"thing","version":2,"checksum":"","data":{}}`
 	for name, c := range map[string]struct {
@@ -126,7 +126,7 @@ func TestDecode_TellsForeignFromCorrupt(t *testing.T) {
 	}
 }
 
-func TestReadAll_ReportsEachOddEntry(t *testing.T) {
+func TestReadAll_ReportsForeignEntries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	require.NoError(t, s.Write("1.json", document{"a", 1}))
@@ -140,7 +140,7 @@ func TestReadAll_ReportsEachOddEntry(t *testing.T) {
 	require.NoError(t, files[0].Err)
 	for _, f := range files[1:] {
 		require.ErrorIs(t, f.Err, ErrForeign, f.Name)
-		to, err := s.SetAside(f.Name)
+		to, err := s.Quarantine(f.Name)
 		require.NoError(t, err, f.Name)
 		_, err = os.Lstat(to)
 		require.NoError(t, err)
@@ -148,13 +148,13 @@ func TestReadAll_ReportsEachOddEntry(t *testing.T) {
 	require.Equal(t, "1.json", one(t, s).Name, "what was set aside is not read again")
 }
 
-func TestSetAside_KeepsABoundedNumber(t *testing.T) {
+func TestQuarantine_KeepsBoundedNumber(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for i := range maxBad + 10 {
 		name := fmt.Sprintf("%d.json", i)
 		require.NoError(t, os.WriteFile(filepath.Join(s.Dir(), name), nil, 0o600))
-		_, err := s.SetAside(name)
+		_, err := s.Quarantine(name)
 		require.NoError(t, err)
 	}
 	entries, err := os.ReadDir(filepath.Join(s.Dir(), badDir))

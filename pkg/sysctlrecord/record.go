@@ -109,7 +109,7 @@ func (r *Record) load() (*document, error) {
 	}
 	doc, err := r.read()
 	if errors.Is(err, errUnusable) {
-		_, err = r.store.SetAside(documentName)
+		_, err = r.store.Quarantine(documentName)
 	}
 	if err != nil {
 		return nil, err

@@ -58,7 +58,7 @@ func set(t *testing.T, r *Record, k *fakeKernel, name, value string) {
 	}
 }
 
-func TestRestore_BringsBackWhatFollowedToo(t *testing.T) {
+func TestRestore_RestoresDependentSettings(t *testing.T) {
 	t.Parallel()
 	dir, k := t.TempDir(), machine()
 	before := maps.Clone(k.values)
@@ -79,7 +79,7 @@ func TestRestore_BringsBackWhatFollowedToo(t *testing.T) {
 	}
 }
 
-func TestRestore_FinishesWhatWasInterrupted(t *testing.T) {
+func TestRestore_AfterInterruption_Completes(t *testing.T) {
 	t.Parallel()
 	for budget := range 5 {
 		dir, k := t.TempDir(), machine()
@@ -101,7 +101,7 @@ func TestRestore_FinishesWhatWasInterrupted(t *testing.T) {
 	}
 }
 
-func TestRestore_LeavesWhatSomebodyElseSet(t *testing.T) {
+func TestRestore_KeepsForeignValues(t *testing.T) {
 	t.Parallel()
 	dir, k := t.TempDir(), machine()
 	set(t, New(dir), k, "net/ipv4/conf/all/rp_filter", "0")
@@ -127,7 +127,7 @@ func TestKeep_FirstValueStays(t *testing.T) {
 	}
 }
 
-func TestKeep_NothingOfOurOwnDevices(t *testing.T) {
+func TestKeep_IgnoresOwnDevices(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"net/ipv4/conf/waggle_host/rp_filter", "net/ipv4/conf/lxc0123456789ab/rp_filter", "net/ipv6/neigh/waggle_net/x"} {

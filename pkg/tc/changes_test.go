@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-func TestPrivilegedChanges_TellOfADeletedClsactAndOfFiltersOfABlock(t *testing.T) {
+func TestPrivilegedChanges_ReportDeletedClsactAndBlockFilters(t *testing.T) {
 	t.Parallel()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})

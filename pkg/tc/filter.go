@@ -18,30 +18,30 @@ const (
 	protocol     = unix.ETH_P_ALL
 )
 
-// Place is an attachment point of filters: a shared block or one hook of a device.
-type Place struct {
+// AttachPoint is an attachment point of filters: a shared block or one hook of a device.
+type AttachPoint struct {
 	ifindex int32
 	parent  uint32
 	name    string
 }
 
 // Block returns the place of all devices that share a block.
-func Block(number uint32) Place {
-	return Place{blockIfindex, number, fmt.Sprintf("block %#x", number)}
+func Block(number uint32) AttachPoint {
+	return AttachPoint{blockIfindex, number, fmt.Sprintf("block %#x", number)}
 }
 
 // Ingress returns the place of packets that a device receives.
-func Ingress(ifindex int) Place {
-	return Place{int32(ifindex), netlink.HANDLE_MIN_INGRESS, fmt.Sprintf("ingress of ifindex %d", ifindex)}
+func Ingress(ifindex int) AttachPoint {
+	return AttachPoint{int32(ifindex), netlink.HANDLE_MIN_INGRESS, fmt.Sprintf("ingress of ifindex %d", ifindex)}
 }
 
 // Egress returns the place of packets that a device sends.
-func Egress(ifindex int) Place {
-	return Place{int32(ifindex), netlink.HANDLE_MIN_EGRESS, fmt.Sprintf("egress of ifindex %d", ifindex)}
+func Egress(ifindex int) AttachPoint {
+	return AttachPoint{int32(ifindex), netlink.HANDLE_MIN_EGRESS, fmt.Sprintf("egress of ifindex %d", ifindex)}
 }
 
 // String returns the name of the place for messages.
-func (p Place) String() string { return p.name }
+func (p AttachPoint) String() string { return p.name }
 
 // Filter is one classifier as the kernel reports it.
 type Filter struct {
@@ -60,7 +60,7 @@ func (f Filter) Ours() bool {
 
 // ReplaceFilter attaches a program as the direct-action filter of a place. If our filter exists, the kernel swaps its program atomically: no packet passes
 // without a filter.
-func (h *Handle) ReplaceFilter(at Place, name string, programFD int) error {
+func (h *Handle) ReplaceFilter(at AttachPoint, name string, programFD int) error {
 	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
 	options.AddRtAttr(nl.TCA_BPF_FD, nl.Uint32Attr(uint32(programFD)))
 	options.AddRtAttr(nl.TCA_BPF_NAME, nl.ZeroTerminated(name))
@@ -74,7 +74,7 @@ func (h *Handle) ReplaceFilter(at Place, name string, programFD int) error {
 }
 
 // DeleteFilter deletes our filter of a place. A missing filter, block or device is success.
-func (h *Handle) DeleteFilter(at Place) error {
+func (h *Handle) DeleteFilter(at AttachPoint) error {
 	_, err := h.request(unix.RTM_DELTFILTER, unix.NLM_F_ACK, 0,
 		tcMsg(at.ifindex, at.parent, filterHandle, info()), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("bpf")))
 	if err != nil && !gone(err) {
@@ -84,7 +84,7 @@ func (h *Handle) DeleteFilter(at Place) error {
 }
 
 // Filters lists all filters of a place in execution order, ours and foreign ones. A place that does not exist has none.
-func (h *Handle) Filters(at Place) ([]Filter, error) {
+func (h *Handle) Filters(at AttachPoint) ([]Filter, error) {
 	msgs, err := h.request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, unix.RTM_NEWTFILTER, tcMsg(at.ifindex, at.parent, 0, 0))
 	if err != nil {
 		if gone(err) {

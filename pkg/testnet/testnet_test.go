@@ -15,7 +15,7 @@ func (*outcome) Helper()                 {}
 func (o *outcome) Skipf(string, ...any)  { o.skipped = true; runtime.Goexit() }
 func (o *outcome) Fatalf(string, ...any) { o.failed = true; runtime.Goexit() }
 
-func TestMissing_FailsWhereTheMachineDecides(t *testing.T) {
+func TestMissing_FailsInCI(t *testing.T) {
 	for _, c := range []struct {
 		ci      string
 		skipped bool

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestListen_ReplacesOnlyWhatNobodyServes(t *testing.T) {
+func TestListen_ReplacesOnlyStaleSocket(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "deeper", "s.sock")
 	first, err := Listen(path, Options{Mode: 0o600})
@@ -44,7 +44,7 @@ func TestListen_ReplacesOnlyWhatNobodyServes(t *testing.T) {
 	}
 }
 
-func TestListen_RefusesOtherFilesAndLongPaths(t *testing.T) {
+func TestListen_RejectsOtherFilesAndLongPaths(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {

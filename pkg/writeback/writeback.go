@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	pause     = 100 * time.Millisecond // minimum time between two passes; a pass after a longer idle time does not wait
-	firstWait = 100 * time.Millisecond // after the first failure in a row
-	longWait  = 5 * time.Second        // upper limit
-	patience  = 15 * time.Second       // timeout of all requests of a pass
+	pause       = 100 * time.Millisecond // minimum time between two passes; a pass after a longer idle time does not wait
+	firstWait   = 100 * time.Millisecond // after the first failure in a row
+	longWait    = 5 * time.Second        // upper limit
+	passTimeout = 15 * time.Second       // timeout of all requests of a pass
 )
 
 // Pass performs all necessary writes. It adds to watch the channels whose closing makes another pass necessary.
@@ -33,7 +33,7 @@ func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb
 	failures := 0
 	return loop.Run(ctx, db, loop.Options{Pause: pause}, func(r *loop.Round) error {
 		r.Txn = nil // pass takes its own snapshot and need not keep it during requests
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, passTimeout)
 		updates := pass(limited, r.Changed)
 		cancel()
 		if ctx.Err() != nil {

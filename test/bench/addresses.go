@@ -44,7 +44,7 @@ func (b *bench) addresses(ctx context.Context) error {
 			return err
 		}
 		defer conn.Close()
-		if err := servedBefore(ctx, node, f.old.Addr()); err != nil {
+		if err := awaitServed(ctx, node, f.old.Addr()); err != nil {
 			return err
 		}
 		took, err := b.newAddress(ctx, node, f.second)
@@ -56,8 +56,8 @@ func (b *bench) addresses(ctx context.Context) error {
 	return nil
 }
 
-// servedBefore waits until the NodePort is reachable at an initial address of the node.
-func servedBefore(ctx context.Context, node *nodekit.Node, addr netip.Addr) error {
+// awaitServed waits until the NodePort is reachable at an initial address of the node.
+func awaitServed(ctx context.Context, node *nodekit.Node, addr netip.Addr) error {
 	requests := startRequests(node.OutsideHost(), netip.AddrPortFrom(addr, nodePort))
 	_, err := requests.replied(ctx, time.Now())
 	return errors.Join(err, requests.stop())

@@ -39,7 +39,7 @@ func (b *bench) attach(ctx context.Context) error {
 	}{
 		{"ipv4", only4, 0, false, waggleList, &ipv4}, {"control", only4, 0, false, b.referenceList, &control},
 		{"dual", nodekit.Options{}, 0, false, waggleList, &dual}, {"crowded", nodekit.Options{}, crowd, false, waggleList, &crowded},
-		{"guarded", nodekit.Options{}, 0, true, waggleList, &guarded}, {"guarded-crowd", nodekit.Options{}, judged, true, waggleList, &guardedCrowd},
+		{"guarded", nodekit.Options{}, 0, true, waggleList, &guarded}, {"guarded-crowd", nodekit.Options{}, selectedEndpoints, true, waggleList, &guardedCrowd},
 	}
 	nodes := make([]*nodekit.Node, len(sides))
 	for i, side := range sides {
@@ -85,7 +85,7 @@ func (b *bench) attach(ctx context.Context) error {
 	}{{"IPv4", ipv4, addIPv4Budget, delBudget}, {"dual-stack", dual, addDualBudget, delBudget},
 		{fmt.Sprintf("dual-stack, %d pods there", crowd), crowded, unlimited, unlimited},
 		{"dual-stack, a policy selects it", guarded, unlimited, unlimited},
-		{fmt.Sprintf("dual-stack, a policy selects it, %d pods there", judged), guardedCrowd, unlimited, unlimited}} {
+		{fmt.Sprintf("dual-stack, a policy selects it, %d pods there", selectedEndpoints), guardedCrowd, unlimited, unlimited}} {
 		b.compare("ADD, "+line.what+", p50", line.ours.adds, control.adds, line.add)
 		b.compare("DEL, "+line.what+", p50", line.ours.dels, control.dels, line.del)
 	}

@@ -79,7 +79,7 @@ var (
 // Budgets of documented times. Each limits the maximum over all rounds.
 var (
 	noneBudget        = figures.AtMost(figures.Value{Number: 0, Unit: "failed"})
-	roomBudget        = figures.Within(time.Second)
+	capacityBudget    = figures.Within(time.Second)
 	addressBudget     = figures.Within(time.Second)
 	announcedBudget   = figures.Within(time.Second)
 	silentBudget      = figures.Within(40 * time.Second) // --verify-interval is 25 s

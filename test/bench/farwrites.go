@@ -146,7 +146,7 @@ type datagrams struct {
 	target netip.Addr
 }
 
-func startDatagrams(from nodekit.Place) (*datagrams, error) {
+func startDatagrams(from nodekit.NetNS) (*datagrams, error) {
 	d := &datagrams{}
 	if err := nodekit.Bind(from, func() (err error) {
 		d.conn, err = net.ListenUDP("udp4", nil)

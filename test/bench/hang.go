@@ -18,8 +18,8 @@ import (
 
 // Parts that a test build can freeze: the work of a loop, and the write transactions of a table.
 const (
-	heldLoop  = "loop endpoint-maps/fill-endpoint-maps"
-	heldTable = "table endpoints"
+	frozenLoop  = "loop endpoint-maps/fill-endpoint-maps"
+	frozenTable = "table endpoints"
 )
 
 // hangs measures the time until liveness fails after a loop or a write transaction hangs, with the limits of a release, and the time in which an agent with a
@@ -37,11 +37,11 @@ func (b *bench) hangs(ctx context.Context) error {
 		}
 		err = func() error {
 			defer h.Close()
-			table, err := h.red(ctx, heldTable, func() error { return nil })
+			table, err := h.red(ctx, frozenTable, func() error { return nil })
 			if err != nil {
 				return err
 			}
-			loop, err := h.red(ctx, heldLoop, func() error { return h.callADD(ctx, fmt.Sprintf("pod-%d", round)) })
+			loop, err := h.red(ctx, frozenLoop, func() error { return h.callADD(ctx, fmt.Sprintf("pod-%d", round)) })
 			if err != nil {
 				return err
 			}
@@ -93,8 +93,8 @@ func (b *bench) newHanging(ctx context.Context, agent string) (hanging, error) {
 	return hanging{node}, errors.Join(node.StartAgent(), waitReady(ctx, node))
 }
 
-// hold freezes the loop or table with a name; an empty name unfreezes all.
-func (h hanging) hold(name string) error {
+// freeze freezes the loop or table with a name; an empty name unfreezes all.
+func (h hanging) freeze(name string) error {
 	return os.WriteFile(filepath.Join(h.StateDir(), "freeze"), []byte(name), 0o600)
 }
 
@@ -116,13 +116,13 @@ func (h hanging) callADD(ctx context.Context, name string) error {
 
 // red freezes a loop or table, calls stir and measures the time until liveness names the loop or table. It unfreezes and waits until liveness succeeds again.
 func (h hanging) red(ctx context.Context, name string, stir func() error) (took time.Duration, err error) {
-	if err := errors.Join(h.hold(name), stir()); err != nil {
+	if err := errors.Join(h.freeze(name), stir()); err != nil {
 		return 0, err
 	}
 	if took, err = timed(func() error { return h.liveness(ctx, http.StatusServiceUnavailable, name) }); err != nil {
 		return 0, fmt.Errorf("%s hangs: %w", name, err)
 	}
-	return took, errors.Join(h.hold(""), h.liveness(ctx, http.StatusOK, ""))
+	return took, errors.Join(h.freeze(""), h.liveness(ctx, http.StatusOK, ""))
 }
 
 // liveness waits until the agent's health port returns a status and names a loop or table.
@@ -161,7 +161,7 @@ func (b *bench) stopOfHanging(ctx context.Context, agent string, signals, round 
 		return 0, err
 	}
 	defer h.Close()
-	if err := errors.Join(h.hold(heldLoop), h.callADD(ctx, fmt.Sprintf("waits-%d", round))); err != nil {
+	if err := errors.Join(h.freeze(frozenLoop), h.callADD(ctx, fmt.Sprintf("waits-%d", round))); err != nil {
 		return 0, err
 	}
 	if signals == 2 {

@@ -162,7 +162,7 @@ type loss struct {
 	first, last time.Duration
 }
 
-func startStream(from, to nodekit.Place, at netip.AddrPort) (*stream, error) {
+func startStream(from, to nodekit.NetNS, at netip.AddrPort) (*stream, error) {
 	s := &stream{}
 	if err := nodekit.Bind(to, func() (err error) {
 		s.conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))

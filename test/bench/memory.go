@@ -31,16 +31,16 @@ func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 	}
 	var text strings.Builder
 	for i := range morePolicies {
-		app := fmt.Sprintf("app: judged-%d", i%judged)
+		app := fmt.Sprintf("app: judged-%d", i%selectedEndpoints)
 		text.WriteString(policyManifest(fmt.Sprintf("more-%d", i), app, "Ingress",
-			fmt.Sprintf("{from: [{podSelector: {matchLabels: {app: judged-%d}}}], ports: [{protocol: TCP, port: %d}]}", (i+1)%judged, 1000+2*i),
+			fmt.Sprintf("{from: [{podSelector: {matchLabels: {app: judged-%d}}}], ports: [{protocol: TCP, port: %d}]}", (i+1)%selectedEndpoints, 1000+2*i),
 			fmt.Sprintf("{from: [{podSelector: {matchLabels: {role: prober}}}], ports: [{protocol: TCP, port: %d, endPort: %d}]}", 10000+2*i, 20000+2*i),
-			fmt.Sprintf("{from: [{ipBlock: {cidr: 172.16.%d.0/24}}]}", i%judged)))
+			fmt.Sprintf("{from: [{ipBlock: {cidr: 172.16.%d.0/24}}]}", i%selectedEndpoints)))
 	}
 	if err := node.WriteManifest("more.yaml", text.String()); err != nil {
 		return err
 	}
-	if err := knows(ctx, agent, morePolicies); err != nil {
+	if err := awaitPolicies(ctx, agent, morePolicies); err != nil {
 		return err
 	}
 	time.Sleep(3 * time.Second) // until temporary memory is released
@@ -64,8 +64,8 @@ func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 	return b.mapMemory(ctx, node, agent)
 }
 
-// knows waits until the agent knows at least atLeast policies.
-func knows(ctx context.Context, agent *client.Client, atLeast int) error {
+// awaitPolicies waits until the agent knows at least atLeast policies.
+func awaitPolicies(ctx context.Context, agent *client.Client, atLeast int) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
 	for {

@@ -17,7 +17,7 @@ import (
 // promises returns the parts that measure documented times. They run without other load.
 func (b *bench) promises() []part {
 	return []part{
-		{"promises: capacity in a full conntrack table", b.room, []figures.Limit{roomBudget}},
+		{"promises: capacity in a full conntrack table", b.conntrackCapacity, []figures.Limit{capacityBudget}},
 		{"promises: new addresses of the node", b.addresses, []figures.Limit{addressBudget}},
 		{"promises: repairs of drift", b.repairs, []figures.Limit{announcedBudget, silentBudget, conflictBudget, conflictCPUBudget}},
 		{"promises: changed labels", b.relabel, []figures.Limit{relabelBudget}},
@@ -71,7 +71,7 @@ func waitReady(ctx context.Context, node *nodekit.Node) error {
 }
 
 // responder answers UDP requests at an address of a place until the connection is closed.
-func responder(at nodekit.Place, addr netip.AddrPort) (conn *net.UDPConn, err error) {
+func responder(at nodekit.NetNS, addr netip.AddrPort) (conn *net.UDPConn, err error) {
 	if err := nodekit.Bind(at, func() (err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
 		return err
@@ -106,7 +106,7 @@ type requester struct {
 }
 
 // startRequests sends requests from a place to a server until the caller calls stop.
-func startRequests(from nodekit.Place, server netip.AddrPort) *requester {
+func startRequests(from nodekit.NetNS, server netip.AddrPort) *requester {
 	ctx, cancel := context.WithCancel(context.Background())
 	r, done := &requester{}, make(chan error, 1)
 	r.stop = sync.OnceValue(func() error { cancel(); return <-done })

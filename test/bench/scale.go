@@ -202,7 +202,7 @@ func (l *large) fill(ctx context.Context) (err error) {
 	if err := l.awaitPathTests(ctx); err != nil { // so that their cost is not attributed to pods
 		return err
 	}
-	if l.empty, err = l.restingMemory(collected); err != nil {
+	if l.empty, err = l.idleMemory(collected); err != nil {
 		return err
 	}
 	before, err := cpuTime(l.one)
@@ -229,8 +229,8 @@ func (l *large) fill(ctx context.Context) (err error) {
 // collected is a time in which every agent runs a garbage collection: the Go runtime forces one every two minutes.
 const collected = 130 * time.Second
 
-// restingMemory returns the minimum resident memory of the first node's agent within a time, in MB.
-func (l *large) restingMemory(within time.Duration) (float64, error) {
+// idleMemory returns the minimum resident memory of the first node's agent within a time, in MB.
+func (l *large) idleMemory(within time.Duration) (float64, error) {
 	least, err := residentMemory(l.one)
 	for end := time.Now().Add(within); time.Now().Before(end) && err == nil; {
 		time.Sleep(5 * time.Second)
@@ -377,7 +377,7 @@ func (l *large) atRest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resident, err := l.restingMemory(collected)
+	resident, err := l.idleMemory(collected)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ type shop struct {
 	through, direct side
 }
 
-func newShop(client, server nodekit.Place, addr func(ipv6 bool) netip.Addr) *shop {
+func newShop(client, server nodekit.NetNS, addr func(ipv6 bool) netip.Addr) *shop {
 	s := &shop{paths: map[bool]path{}}
 	for _, ipv6 := range []bool{false, true} {
 		s.paths[ipv6] = path{client: client, server: server, addr: addr(ipv6), port: shopBackend}

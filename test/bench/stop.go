@@ -47,7 +47,7 @@ func (b *bench) stops(ctx context.Context) error {
 	for _, s := range []struct {
 		what  string
 		times stopTimes
-	}{{"at rest", atRest}, {fmt.Sprintf("with %d calls under way", 2*eachWay), busy}, {"while it starts", starting}} {
+	}{{"at rest", atRest}, {fmt.Sprintf("with %d calls under way", 2*podsPerDirection), busy}, {"while it starts", starting}} {
 		b.promised("SIGTERM to the end of the agent, "+s.what, s.times.took, stopBudget)
 		b.report("ends before all loops had stopped, "+s.what, fmt.Sprint(s.times.cut), figures.Value{Number: float64(s.times.cut), Unit: "failed"}, noneBudget)
 	}
@@ -73,12 +73,12 @@ func (s *stopTimes) stop(ctx context.Context, node *nodekit.Node) error {
 	return nil
 }
 
-// eachWay is the number of pods that are attached, and detached, while the agent stops.
-const eachWay = 25
+// podsPerDirection is the number of pods that are attached, and detached, while the agent stops.
+const podsPerDirection = 25
 
 func (s *stopTimes) duringCalls(ctx context.Context, node *nodekit.Node, pause time.Duration) error {
 	var added, deleted []*nodekit.Pod
-	for i := range eachWay {
+	for i := range podsPerDirection {
 		add, err := node.NewPod(fmt.Sprintf("added-%d", i))
 		if err != nil {
 			return err
@@ -92,7 +92,7 @@ func (s *stopTimes) duringCalls(ctx context.Context, node *nodekit.Node, pause t
 		added, deleted = append(added, add), append(deleted, del)
 	}
 	var calls sync.WaitGroup
-	for i := range eachWay {
+	for i := range podsPerDirection {
 		calls.Go(func() { _ = added[i].Attach(ctx) }) // an interrupted call is repeated below, as by a runtime
 		calls.Go(func() { _ = deleted[i].Detach(ctx) })
 	}

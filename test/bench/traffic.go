@@ -214,7 +214,7 @@ func (p pairOfPods) rules(peer, other string) []string {
 
 // path is two ends and the address of the second.
 type path struct {
-	client, server nodekit.Place
+	client, server nodekit.NetNS
 	addr           netip.Addr
 	port           uint16         // of the server, 0 for any
 	service        netip.AddrPort // destination of clients instead of the server; the zero value for none

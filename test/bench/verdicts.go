@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	judged    = 100                    // endpoints that a changing policy selects
-	flips     = 100                    // changes of each kind
-	probePace = 500 * time.Microsecond // pause of a sender after each round of probes, which leaves CPU time on a machine with two CPUs
-	silence   = 200                    // consecutive lost probes after which a denial counts as effective
-	probePort = 7000
+	selectedEndpoints = 100                    // endpoints that a changing policy selects
+	flips             = 100                    // changes of each kind
+	probePace         = 500 * time.Microsecond // pause of a sender after each round of probes, which leaves CPU time on a machine with two CPUs
+	silence           = 200                    // consecutive lost probes after which a denial counts as effective
+	probePort         = 7000
 )
 
-// verdicts measures the time from the rename of a policy's file into place until the policy applies to packets, with judged endpoints. It takes the sending
+// verdicts measures the time from the rename of a policy's file into place until the policy applies to packets, with evaluated endpoints. It takes the sending
 // time of the first probe that was forwarded, or of the last.
 func (b *bench) verdicts(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
@@ -35,7 +35,7 @@ func (b *bench) verdicts(ctx context.Context) error {
 		return err
 	}
 	defer node.Close()
-	names := make([]string, judged)
+	names := make([]string, selectedEndpoints)
 	for i := range names {
 		names[i] = fmt.Sprintf("judged-%d", i)
 	}
@@ -115,7 +115,7 @@ func (b *bench) flip(ctx context.Context, node *nodekit.Node, p *prober, name st
 		took []time.Duration
 	}{{"deny to allow", opened}, {"allow to deny", closed}} {
 		p99 := percentile(way.took, 99)
-		b.report(fmt.Sprintf("policy written to verdict, %d endpoints, %s, %s, p50 (p99)", judged, name, way.name),
+		b.report(fmt.Sprintf("policy written to verdict, %d endpoints, %s, %s, p50 (p99)", selectedEndpoints, name, way.name),
 			fmt.Sprintf("%s (%s)", show(median(way.took)), show(p99)), figures.Time(p99), verdictBudget)
 	}
 	return nil

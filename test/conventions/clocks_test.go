@@ -12,8 +12,8 @@ import (
 // wallClock marks an exempt comparison of real time in a test; the reason follows the mark.
 const wallClock = "// wall clock: "
 
-// leastPatience is the minimum timeout in seconds of a loop in a test: on a busy machine any operation can take seconds.
-const leastPatience = 15
+// minTimeout is the minimum timeout in seconds of a loop in a test: on a busy machine any operation can take seconds.
+const minTimeout = 15
 
 // A test that compares an elapsed time with a bound fails on a busy machine, or passes although the product hangs. Inside testing/synctest, time is exact;
 // outside, a loop may only have a timeout, and not a short one.
@@ -34,7 +34,7 @@ func TestTests_CompareNoWallTime(t *testing.T) {
 			if examined[f.path+" "+f.funcAt(at)] != "" {
 				continue
 			}
-			t.Errorf("%s: waits for less than %d s, or not for a constant time, outside testing/synctest", f.at(at), leastPatience)
+			t.Errorf("%s: waits for less than %d s, or not for a constant time, outside testing/synctest", f.at(at), minTimeout)
 		}
 	}
 }
@@ -44,16 +44,16 @@ var examined = map[string]string{
 	"cells/ipam/model_test.go next":                                                                    "virtual: the model runs in a bubble",
 	"cells/ipam/model_test.go restart":                                                                 "virtual: the model runs in a bubble",
 	"cells/loader/privileged_test.go send":                                                             "15 s for what must come, 200 ms for what must not",
-	"test/node/conntrack_room_test.go listen":                                                          "each lost answer is asked for again on another connection",
-	"test/node/conntrack_test.go exchangeWithin":                                                       "answerTimeout for what must come, patience for what must not",
+	"test/node/conntrack_capacity_test.go listen":                                                      "each lost answer is asked for again on another connection",
+	"test/node/conntrack_test.go exchangeWithin":                                                       "answerTimeout for what must come, noReplyTimeout for what must not",
 	"test/node/identity_test.go identityOfCluster":                                                     "a number that comes too early; a busy machine makes it later",
-	"test/node/live_mtu_test.go whole":                                                                 "a second; its callers repeat what must come",
+	"test/node/mtu_change_test.go whole":                                                               "a second; its callers repeat what must come",
 	"test/node/masquerade_address_test.go seenAs":                                                      "answerTimeout for what must come; a shorter one is repeated",
 	"test/node/policy_advisories_test.go echoes":                                                       "its callers wait longer for what must come than for what must not",
 	"test/node/policy_attempts_test.go await":                                                          "attempts that are repeated, or must not be answered",
 	"test/node/policy_node_addresses_test.go listenOnTheNode":                                          "15 s for what must come, 200 ms for what must not",
-	"test/node/service_world_test.go askWithin":                                                        "answerTimeout for what must come; a shorter one is repeated",
-	"test/node/wedge_test.go probeWithin":                                                              "the timeout of kubelet's probes, or 30 s",
+	"test/node/service_world_test.go requestWithin":                                                    "answerTimeout for what must come; a shorter one is repeated",
+	"test/node/stall_test.go probeWithin":                                                              "the timeout of kubelet's probes, or 30 s",
 	"cells/loader/generation_privileged_test.go TestPrivilegedGeneration_ReplacedWithoutLosingAPacket": "sends for a constant time; the test compares counts",
 }
 
@@ -160,7 +160,7 @@ func comparedTimes(f file, bubbles []string, limits map[string]float64) (found [
 				if !comparesTime(n, elapsed) {
 					return true
 				}
-				patient = atLeast(n.X, leastPatience, local) || atLeast(n.Y, leastPatience, local)
+				patient = atLeast(n.X, minTimeout, local) || atLeast(n.Y, minTimeout, local)
 			case *ast.CallExpr:
 				end, compares := comparesNow(n)
 				if !compares {
@@ -180,7 +180,7 @@ func comparedTimes(f file, bubbles []string, limits map[string]float64) (found [
 	return found
 }
 
-// shortDeadlines returns connection deadlines that are shorter than [leastPatience] or not a constant of the package.
+// shortDeadlines returns connection deadlines that are shorter than [minTimeout] or not a constant of the package.
 func shortDeadlines(f file, bubbles []string, limits map[string]float64) (found []token.Pos) {
 	for _, decl := range f.syntax.Decls {
 		fn, ok := decl.(*ast.FuncDecl)

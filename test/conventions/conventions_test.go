@@ -122,7 +122,7 @@ var layers = map[string][]string{
 	"bpf":   {"pkg/", "bpf/"},
 }
 
-func TestImportsPointOneWay(t *testing.T) {
+func TestImportsFollowLayers(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
 		if f.test() {
@@ -328,8 +328,8 @@ func TestChangesGoThroughTheFeed(t *testing.T) {
 // unfinished is split so that it does not match this file.
 var unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|X` + `XX|HA` + `CK)\b|(?i)\bplace` + `holder\b|\bstub` + `bed\b|/wo` + `rk/|\.\./sha` + `red`)
 
-// TestNothingIsLeftUndone searches all tracked text files.
-func TestNothingIsLeftUndone(t *testing.T) {
+// TestNoUnfinishedWork searches all tracked text files.
+func TestNoUnfinishedWork(t *testing.T) {
 	t.Parallel()
 	list := exec.Command("git", "ls-files", "-z")
 	list.Dir = root(t)

@@ -64,13 +64,13 @@ func isPast(e ast.Expr) bool {
 	return ok && minus.Op == token.SUB
 }
 
-// endsLate reports whether a deadline is at least [leastPatience] away.
+// endsLate reports whether a deadline is at least [minTimeout] away.
 func endsLate(end ast.Expr, deadlines map[string]ast.Expr, limits map[string]float64) bool {
 	d, ok := added(end)
 	if name, isIdent := end.(*ast.Ident); isIdent {
 		d, ok = deadlines[name.Name]
 	}
-	return ok && atLeast(d, leastPatience, limits)
+	return ok && atLeast(d, minTimeout, limits)
 }
 
 // durations returns the duration constants of each folder in seconds.

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestLoopsHaveAHeartbeat requires that the watchdog observes every loop, because a hang of another loop is not detected; see package heartbeat.
-func TestLoopsHaveAHeartbeat(t *testing.T) {
+// TestLoopsHaveAWatchdog requires that the watchdog observes every loop, because a hang of another loop is not detected; see package heartbeat.
+func TestLoopsHaveAWatchdog(t *testing.T) {
 	t.Parallel()
 	loops := 0
 	for _, f := range files(t) {

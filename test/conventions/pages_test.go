@@ -18,7 +18,7 @@ var testPages = []string{"Documentation/testing.md", "Documentation/kubernetes-t
 var notTests = strings.Fields("help build generate docs packages image demo clean")
 
 // `go test -run` of a removed test passes without running anything, so documented commands must name existing tests.
-func TestPages_CommandsNameWhatExists(t *testing.T) {
+func TestPages_CommandsNameExistingTests(t *testing.T) {
 	t.Parallel()
 	tree := readPageTree(t)
 	for _, page := range testPages {
@@ -30,7 +30,7 @@ func TestPages_CommandsNameWhatExists(t *testing.T) {
 	}
 }
 
-func TestPages_NameEachTargetThatTests(t *testing.T) {
+func TestPages_NameEachTestTarget(t *testing.T) {
 	t.Parallel()
 	tree := readPageTree(t)
 	var named []string
@@ -75,11 +75,11 @@ func TestSoak_ExceptionsNameTests(t *testing.T) {
 	}
 }
 
-func TestPages_CommandsNameWhatExists_Finds(t *testing.T) {
+func TestPages_CommandsNameExistingTests_Finds(t *testing.T) {
 	t.Parallel()
 	tree := pageTree{targets: []string{"test", "soak"}, steps: []string{"node", "hostile"}, folders: []string{"cells/ipam", "cells/ipam/testdata", "test/kube/waggle", "bpf"},
 		tests: map[string][]string{"cells/ipam": {"TestScripts", "TestNext"}, "test/kube/waggle": {"TestPrivilegedPrepared"}, "bpf": {"TestPrivilegedPrograms_PassTheVerifier"}},
-		words: map[string]string{"cells/ipam": "life-of-an-address.txtar", "test/kube/waggle": `"PodCIDR_ChangesUnderLivingPods"`}}
+		words: map[string]string{"cells/ipam": "address-lifecycle.txtar", "test/kube/waggle": `"PodCIDR_ChangesUnderRunningPods"`}}
 	for command, want := range map[string]int{
 		"go test ./cells/ipam":                                                            0,
 		"go test ./cells/routes":                                                          1,

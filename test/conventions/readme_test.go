@@ -15,8 +15,8 @@ import (
 // The lists of README.md are the only lists of what works. Each entry ends in a comment that names what makes it true: cells of package daemon and flags of the
 // agent, or options of Cilium that the agent must not have. So a new cell or switch needs an entry, and an entry cannot deny an option that exists.
 const (
-	readmeWorks = "What works today"
-	readmeLacks = "What does not work yet"
+	readmeWorks   = "What works today"
+	readmeMissing = "What does not work yet"
 )
 
 // rootPages are the pages at the top of the tree.
@@ -42,21 +42,21 @@ func TestReadme_ListsCellsAndFlags_Finds(t *testing.T) {
 	t.Parallel()
 	tree := readmeTree{cells: []string{"bees", "hive"}, flags: []string{"enable-bees", "hive-size"}, foreign: []string{"enable-bees", "enable-ants"}}
 	const works = "# Page\n\n## What works today\n\nText.\n\n- Bees (`--enable-bees`).\n  <!-- cells: bees; flags: enable-bees -->\n- A hive.\n  <!-- cells: hive -->\n"
-	const lacks = "\n## What does not work yet\n\n- No ants.\n  <!-- no flags: enable-ants -->\n\n## More\n"
+	const missing = "\n## What does not work yet\n\n- No ants.\n  <!-- no flags: enable-ants -->\n\n## More\n"
 	for name, tc := range map[string]struct {
 		page string
 		want int
 	}{
-		"right":             {works + lacks, 0},
-		"cell is unnamed":   {strings.Replace(works, "cells: hive", "flags: hive-size", 1) + lacks, 1},
-		"switch is unnamed": {strings.Replace(works, "; flags: enable-bees", "", 1) + lacks, 1},
-		"no such cell":      {strings.Replace(works, "cells: hive", "cells: hive wasps", 1) + lacks, 1},
-		"no such flag":      {strings.Replace(works, "cells: hive", "cells: hive; flags: wasps", 1) + lacks, 1},
-		"no comment":        {works + "- Wasps.\n" + lacks, 1},
-		"other label":       {strings.Replace(works, "cells: hive", "cells: hive; wings: two", 1) + lacks, 1},
-		"denied, exists":    {works + strings.Replace(lacks, "enable-ants", "enable-bees", 1), 1},
-		"denied, unknown":   {works + strings.Replace(lacks, "enable-ants", "enable-wasps", 1), 1},
-		"flag in the text":  {works + lacks + "Set `--wasps=true`.\n", 1},
+		"right":             {works + missing, 0},
+		"cell is unnamed":   {strings.Replace(works, "cells: hive", "flags: hive-size", 1) + missing, 1},
+		"switch is unnamed": {strings.Replace(works, "; flags: enable-bees", "", 1) + missing, 1},
+		"no such cell":      {strings.Replace(works, "cells: hive", "cells: hive wasps", 1) + missing, 1},
+		"no such flag":      {strings.Replace(works, "cells: hive", "cells: hive; flags: wasps", 1) + missing, 1},
+		"no comment":        {works + "- Wasps.\n" + missing, 1},
+		"other label":       {strings.Replace(works, "cells: hive", "cells: hive; wings: two", 1) + missing, 1},
+		"denied, exists":    {works + strings.Replace(missing, "enable-ants", "enable-bees", 1), 1},
+		"denied, unknown":   {works + strings.Replace(missing, "enable-ants", "enable-wasps", 1), 1},
+		"flag in the text":  {works + missing + "Set `--wasps=true`.\n", 1},
 		"no lists":          {"# Page\n", 5},
 	} {
 		if got := tree.wrong(tc.page); len(got) != tc.want {
@@ -104,7 +104,7 @@ func (r readmeTree) wrong(page string) (all []string) {
 	for _, list := range []struct {
 		heading string
 		labels  []string
-	}{{readmeWorks, []string{"cells", "flags"}}, {readmeLacks, []string{"no flags"}}} {
+	}{{readmeWorks, []string{"cells", "flags"}}, {readmeMissing, []string{"no flags"}}} {
 		entries := entriesOf(page, list.heading)
 		if len(entries) == 0 {
 			all = append(all, "no entries below "+list.heading)
@@ -139,7 +139,7 @@ func (r readmeTree) wrong(page string) (all []string) {
 	return append(all, r.wrongFlags(page, named["flags"], named["no flags"])...)
 }
 
-func (r readmeTree) wrongFlags(page string, works, lacks []string) (all []string) {
+func (r readmeTree) wrongFlags(page string, works, missing []string) (all []string) {
 	mentioned := slices.Clone(works)
 	for _, match := range flagInText.FindAllStringSubmatch(htmlComment.ReplaceAllString(page, ""), -1) {
 		mentioned = append(mentioned, match[1])
@@ -154,12 +154,12 @@ func (r readmeTree) wrongFlags(page string, works, lacks []string) (all []string
 			all = append(all, "no entry below "+readmeWorks+" names the flag "+name)
 		}
 	}
-	for _, name := range lacks {
+	for _, name := range missing {
 		switch {
 		case slices.Contains(r.flags, name):
-			all = append(all, "an entry below "+readmeLacks+" denies the flag "+name+", which the agent has")
+			all = append(all, "an entry below "+readmeMissing+" denies the flag "+name+", which the agent has")
 		case !slices.Contains(r.foreign, name):
-			all = append(all, "an entry below "+readmeLacks+" names "+name+", which is no option of Cilium")
+			all = append(all, "an entry below "+readmeMissing+" names "+name+", which is no option of Cilium")
 		}
 	}
 	return all

@@ -61,7 +61,7 @@ func compared(bin string, nodes int) error {
 	if err := compareMachine(before); err != nil {
 		return err
 	}
-	d.say("all steps succeeded; links, routes, rules, mounts and sysctls of the machine are unchanged")
+	d.logf("all steps succeeded; links, routes, rules, mounts and sysctls of the machine are unchanged")
 	return nil
 }
 
@@ -117,14 +117,14 @@ func (d *demo) run(plan []step) (err error) {
 	return nil
 }
 
-// say prints a line of progress with the seconds since the start.
-func (d *demo) say(format string, args ...any) {
+// logf prints a line of progress with the seconds since the start.
+func (d *demo) logf(format string, args ...any) {
 	fmt.Fprintf(d.out, "[%5.1f s] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
 func (d *demo) step(ctx context.Context, name string, do func(context.Context) error) error {
 	d.steps++
-	d.say("%2d. %s", d.steps, name)
+	d.logf("%2d. %s", d.steps, name)
 	if err := do(ctx); err != nil {
 		return fmt.Errorf("step %d, %s: %w", d.steps, name, err)
 	}
@@ -166,7 +166,7 @@ func (d *demo) attachPods(ctx context.Context) error {
 			return err
 		}
 		d.pods = append(d.pods, pod)
-		d.say("    %-5s has %s and %s after %.1f ms", name, pod.Addr(false), pod.Addr(true), ms(begin))
+		d.logf("    %-5s has %s and %s after %.1f ms", name, pod.Addr(false), pod.Addr(true), ms(begin))
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (d *demo) pingPods(context.Context) error {
 			}
 		}
 	}
-	d.say("    %d pings in %.1f ms", 2*len(d.pods)*len(d.pods), ms(begin))
+	d.logf("    %d pings in %.1f ms", 2*len(d.pods)*len(d.pods), ms(begin))
 	return nil
 }
 
@@ -200,7 +200,7 @@ func (d *demo) pingNode(context.Context) error {
 			}
 		}
 	}
-	d.say("    %d pings in %.1f ms", 4*len(d.pods), ms(begin))
+	d.logf("    %d pings in %.1f ms", 4*len(d.pods), ms(begin))
 	return nil
 }
 

@@ -146,6 +146,6 @@ func (d *demo) pingNodes(context.Context) error {
 			}
 		}
 	}
-	d.say("    %d pings in %.1f ms", count, ms(begin))
+	d.logf("    %d pings in %.1f ms", count, ms(begin))
 	return nil
 }

@@ -79,7 +79,7 @@ func (d *demo) enforce(ctx context.Context) (err error) {
 		if err := d.write("queen.yaml", fmt.Sprintf(policy, strings.Join(allowed, ", "))); err != nil {
 			return err
 		}
-		d.say("    NetworkPolicy default/queen: %s may connect to queen, port %d, and no other pod", strings.Join(allowed, " and "), port)
+		d.logf("    NetworkPolicy default/queen: %s may connect to queen, port %d, and no other pod", strings.Join(allowed, " and "), port)
 		for _, from := range d.pods[:len(d.pods)-1] {
 			if err := d.try(ctx, from, queen, slices.Contains(allowed, from.Name)); err != nil {
 				return err
@@ -112,11 +112,11 @@ func (d *demo) try(ctx context.Context, from, to *nodekit.Pod, allowed bool) err
 		return err
 	}
 	for _, ipv6 := range []bool{false, true} {
-		patience := 500 * time.Millisecond // no reply is expected
+		timeout := 500 * time.Millisecond // no reply is expected
 		if allowed {
-			patience = 5 * time.Second
+			timeout = 5 * time.Second
 		}
-		if err := connect(from, to.Addr(ipv6), patience); (err == nil) != allowed {
+		if err := connect(from, to.Addr(ipv6), timeout); (err == nil) != allowed {
 			return fmt.Errorf("%s to %s, IPv6 %t, ended with %v, but waggle says: %s", from.Name, to.Name, ipv6, err, why)
 		}
 	}
@@ -124,14 +124,14 @@ func (d *demo) try(ctx context.Context, from, to *nodekit.Pod, allowed bool) err
 	if allowed {
 		outcome = "connected"
 	}
-	d.say("    %-5s to queen: %s. waggle %s:", from.Name, outcome, strings.Join(args, " "))
+	d.logf("    %-5s to queen: %s. waggle %s:", from.Name, outcome, strings.Join(args, " "))
 	_, err := fmt.Fprintln(d.out, indent(why))
 	return err
 }
 
-func connect(from nodekit.Place, to netip.Addr, patience time.Duration) error {
+func connect(from nodekit.NetNS, to netip.Addr, timeout time.Duration) error {
 	return from.Do(func() error {
-		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, port).String(), patience)
+		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, port).String(), timeout)
 		if err != nil {
 			return err
 		}

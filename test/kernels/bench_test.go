@@ -36,7 +36,7 @@ func TestParseBenchmarks_CountsAndRatios(t *testing.T) {
 	}
 }
 
-func TestBenchmarkText_OnlyOfAPass(t *testing.T) {
+func TestBenchmarkText_RequiresPassedSuite(t *testing.T) {
 	t.Parallel()
 	const line = `{"Action":"output","Package":"bpf","Test":"BenchmarkFlow","Output":"first "}` + "\n" + `{"Action":"output","Package":"bpf","Output":"second"}` + "\n"
 	if text, err := benchmarkText(strings.NewReader(line + `{"Action":"suite passed","Package":"bpf"}`)); err != nil || text != "first second" {

@@ -76,7 +76,7 @@ func skipUnchanged(ctx context.Context, runs []*kernelRun, o options) error {
 	}
 	for _, r := range runs {
 		for _, s := range r.chosen {
-			if err := r.judge(s, ids, qemu, o.all); err != nil {
+			if err := r.decide(s, ids, qemu, o.all); err != nil {
 				return fmt.Errorf("suite %s: %w", s.pkg, err)
 			}
 		}
@@ -84,8 +84,8 @@ func skipUnchanged(ctx context.Context, runs []*kernelRun, o options) error {
 	return nil
 }
 
-// judge computes the hash of a suite and decides whether the suite has to run.
-func (r *kernelRun) judge(s suite, ids map[string]string, qemu string, all bool) error {
+// decide computes the hash of a suite and decides whether the suite has to run.
+func (r *kernelRun) decide(s suite, ids map[string]string, qemu string, all bool) error {
 	sums, err := checksums(filepath.Join(s.pkg, "testdata"))
 	if err != nil {
 		return err

@@ -23,7 +23,7 @@ func parseArgs(t *testing.T, env map[string]string, args ...string) (options, er
 	return parse(flags, args, func(name string) string { return env[name] })
 }
 
-func TestParse_CacheAndAllComeFromTheEnvironment(t *testing.T) {
+func TestParse_CacheAndAllFromEnvironment(t *testing.T) {
 	t.Parallel()
 	o, err := parseArgs(t, map[string]string{"WAGGLE_CACHE": "/c", "WAGGLE_ALL": "1"}, "-packages", "./bpf/,cni")
 	if err != nil || o.cache != "/c" || !o.all || !slices.Equal(o.packages, []string{"bpf", "cni"}) || !slices.Equal(o.kernels, []string{oldest, newer}) {
@@ -105,7 +105,7 @@ func unpack(t *testing.T, dir string) string {
 	return dir
 }
 
-func TestOpen_KernelIsKnownByItsPackage(t *testing.T) {
+func TestOpen_PackageIdentifiesKernel(t *testing.T) {
 	t.Parallel()
 	dir := unpack(t, filepath.Join(t.TempDir(), "linux-image-6.1.0-9_1"))
 	k, err := open(dir, "6.1")
@@ -124,7 +124,7 @@ func TestOpen_KernelIsKnownByItsPackage(t *testing.T) {
 }
 
 // Two runs unpack one package concurrently: the first to finish wins, and the second uses its folder.
-func TestMoveInto_SecondOfTwoIsNoError(t *testing.T) {
+func TestMoveInto_ConcurrentCall_Succeeds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	first, second, to := unpack(t, filepath.Join(dir, "first")), unpack(t, filepath.Join(dir, "second")), filepath.Join(dir, "kernel")
@@ -141,7 +141,7 @@ func TestMoveInto_SecondOfTwoIsNoError(t *testing.T) {
 	}
 }
 
-func TestFileSystem_HoldsFilesTextsAndTheirFolders(t *testing.T) {
+func TestFileSystem_ContainsFilesTextsAndFolders(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	program, out := filepath.Join(dir, "program"), filepath.Join(dir, "initramfs")
@@ -182,7 +182,7 @@ func readArchive(t *testing.T, path string) (entries []string) {
 	}
 }
 
-func TestKernelRun_MachineHoldsOnlyWhatIsLeft(t *testing.T) {
+func TestKernelRun_MachineContainsOnlyRemainingSuites(t *testing.T) {
 	t.Parallel()
 	r := newKernelRun(&kernel{series: "6.1"}, []suite{{pkg: "bpf"}, {pkg: "cni", programs: "waggle-cni"}}, options{out: "/out"})
 	r.base, r.modules = []string{"/k/veth.ko"}, map[string][]string{"cni": {"/k/wireguard.ko", "/k/tunnel.ko"}} // in load order
@@ -203,10 +203,10 @@ func TestKernelRun_MachineHoldsOnlyWhatIsLeft(t *testing.T) {
 }
 
 // A machine whose kernel panics at boot starts once more and keeps its console; one that has begun a suite does not.
-func TestBoot_OnceMoreBeforeTheFirstSuite(t *testing.T) {
+func TestBoot_RetriesBeforeFirstSuite(t *testing.T) {
 	t.Parallel()
 	const event = `{"Action":"suite passed","Package":"bpf"}`
-	refused := errors.New("run qemu: refused")
+	errStart := errors.New("run qemu: refused")
 	for name, c := range map[string]struct {
 		outputs []string // of each machine in turn
 		err     error
@@ -215,7 +215,7 @@ func TestBoot_OnceMoreBeforeTheFirstSuite(t *testing.T) {
 		"healthy":              {[]string{event, event}, nil, 1},
 		"panic at boot":        {[]string{"", event, event}, nil, 2},
 		"panic at each boot":   {[]string{"", "", event}, nil, 2},
-		"no emulator":          {[]string{"", event}, refused, 1},
+		"no emulator":          {[]string{"", event}, errStart, 1},
 		"panic during a suite": {[]string{`{"Action":"start","Package":"bpf"}`, event}, nil, 1},
 	} {
 		var out bytes.Buffer

@@ -138,16 +138,16 @@ func (r *kernelRun) boot(ctx context.Context) error {
 	if len(r.left) == 0 {
 		return nil
 	}
-	said, err := os.Create(filepath.Join(r.dir, "tests.json"))
+	events, err := os.Create(filepath.Join(r.dir, "tests.json"))
 	if err != nil {
 		return err
 	}
-	defer said.Close()
+	defer events.Close()
 	err = r.bootUntilEvents(func() error {
-		r.report.say("boot", "Linux %s, %d CPUs by %s", r.kernel.version, machineCPUs, r.hardware[1])
+		r.report.printLine("boot", "Linux %s, %d CPUs by %s", r.kernel.version, machineCPUs, r.hardware[1])
 		cpu, err := r.start(ctx, func(output io.Reader, cpu func() float64) error {
 			r.report.cpu = cpu
-			return r.report.read(io.TeeReader(output, said))
+			return r.report.read(io.TeeReader(output, events))
 		})
 		r.cpu += cpu
 		return err
@@ -168,7 +168,7 @@ func (r *kernelRun) bootUntilEvents(start func() error) error {
 	if err := os.Rename(r.console(), first); err != nil {
 		return fmt.Errorf("kernel %s: the machine was off before its first suite; keep its console: %w", r.kernel.series, err)
 	}
-	r.report.say("boot", "the machine was off before its first suite, and starts once more; the end of its console, %s:\n%s", first, lastLines(first))
+	r.report.printLine("boot", "the machine was off before its first suite, and starts once more; the end of its console, %s:\n%s", first, lastLines(first))
 	return start()
 }
 

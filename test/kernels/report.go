@@ -52,8 +52,8 @@ func newReport(series string, pkgs []string, out io.Writer) *report {
 	return r
 }
 
-// say prints one line, or several lines of which the first names the subject of the others.
-func (r *report) say(what, format string, args ...any) {
+// printLine prints one line, or several lines of which the first names the subject of the others.
+func (r *report) printLine(what, format string, args ...any) {
 	printing.Lock()
 	defer printing.Unlock()
 	fmt.Fprintf(r.out, "%-5s %-5s %s\n", r.series, what, fmt.Sprintf(format, args...))
@@ -77,7 +77,7 @@ func (r *report) unchanged(pkg string, s *stamp) {
 		r.fail(found)
 		return
 	}
-	r.say("same", "%-24s %4d tests as passed on %s", pkg, s.Tests, s.Date.Format("2006-01-02"))
+	r.printLine("same", "%-24s %4d tests as passed on %s", pkg, s.Tests, s.Date.Format("2006-01-02"))
 }
 
 // read processes events until EOF.
@@ -157,12 +157,12 @@ func (r *report) end(s *result, e plan.Event) {
 		r.fail(s)
 		return
 	}
-	r.say("ok", "%-24s %4d tests %6.1f s, %6.1f CPU s", s.pkg, s.tests, s.seconds, s.cpu)
+	r.printLine("ok", "%-24s %4d tests %6.1f s, %6.1f CPU s", s.pkg, s.tests, s.seconds, s.cpu)
 }
 
 func (r *report) fail(s *result) {
 	s.failed = true
-	r.say("FAIL", "%-24s %4d tests %6.1f s, %6.1f CPU s: %s", s.pkg, s.tests, s.seconds, s.cpu, strings.Join(s.faults, "\n"))
+	r.printLine("FAIL", "%-24s %4d tests %6.1f s, %6.1f CPU s: %s", s.pkg, s.tests, s.seconds, s.cpu, strings.Join(s.faults, "\n"))
 }
 
 // checkSkips compares the skipped tests with the table of allowed skips. A row whose test runs is an error, like a skip without a row: it would hide the next
@@ -193,16 +193,16 @@ func (s *result) printed() string {
 func (r *report) summary(cpu float64) {
 	for _, s := range r.results {
 		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
-			r.say("", "%s %s: %s", s.pkg, key, s.attributes[key])
+			r.printLine("", "%s %s: %s", s.pkg, key, s.attributes[key])
 		}
 	}
 	for _, s := range r.results {
 		for _, test := range slices.Sorted(maps.Keys(s.skipped)) {
-			r.say("skip", "%s %s: %s", s.pkg, test, s.skipped[test])
+			r.printLine("skip", "%s %s: %s", s.pkg, test, s.skipped[test])
 		}
 	}
 	t := r.totals()
-	r.say("done", "%d tests passed, %d tests in %d suites unchanged, %d skipped, %d suites failed, %d did not end; %.0f s and %.0f CPU s", t.passed,
+	r.printLine("done", "%d tests passed, %d tests in %d suites unchanged, %d skipped, %d suites failed, %d did not end; %.0f s and %.0f CPU s", t.passed,
 		t.standing, t.unchanged, t.skipped, t.failed, t.unfinished, t.seconds, cpu)
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// told is the output of a machine in which one test passes, one fails, one is skipped and one sets an attribute.
-const told = `{"Action":"start","Package":"bpf"}
+// sampleOutput is the output of a machine in which one test passes, one fails, one is skipped and one sets an attribute.
+const sampleOutput = `{"Action":"start","Package":"bpf"}
 {"Action":"run","Package":"bpf","Test":"TestA"}
 {"Action":"output","Package":"bpf","Test":"TestA","Output":"=== RUN   TestA\n"}
 {"Action":"output","Package":"bpf","Test":"TestA","Output":"    a_test.go:1: quiet\n"}
@@ -32,7 +32,7 @@ func TestReport_NamesFailedSkippedAndUnfinishedTests(t *testing.T) {
 	cpu := 0.0
 	r.cpu = func() float64 { cpu += 2.5; return cpu } // 2.5 s when the suite begins, 5 s when it ends
 	more := `{"Action":"output","Package":"cni","Test":"TestD","Output":"    d_test.go:1: half-way\n"}`
-	if err := r.read(strings.NewReader(told + more + "\n")); err != nil {
+	if err := r.read(strings.NewReader(sampleOutput + more + "\n")); err != nil {
 		t.Fatal(err)
 	}
 	r.summary(3)
@@ -59,7 +59,7 @@ func TestReport_NamesFailedSkippedAndUnfinishedTests(t *testing.T) {
 func TestReport_OKOnlyIfTestsRan(t *testing.T) {
 	t.Parallel()
 	const pass, end = `{"Action":"pass","Package":"bpf","Test":"TestA"}` + "\n", `{"Action":"suite passed","Package":"bpf"}`
-	for said, ok := range map[string]bool{
+	for output, ok := range map[string]bool{
 		pass + end: true,
 		end:        false, // the regular expression matches nothing
 		pass:       false, // the machine was off before the end
@@ -71,25 +71,25 @@ func TestReport_OKOnlyIfTestsRan(t *testing.T) {
 		pass + end + "\n" + `{"Action":"pass","Package":"bpf","Test":"TestB"}` + "\n": true,
 	} {
 		r := newReport("6.1", []string{"bpf"}, io.Discard)
-		if err := r.read(strings.NewReader(said)); err != nil {
+		if err := r.read(strings.NewReader(output)); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.err(); (err == nil) != ok {
-			t.Errorf("%q: %v", said, err)
+			t.Errorf("%q: %v", output, err)
 		}
 	}
 }
 
 func TestReport_NoiseIsAnError(t *testing.T) {
 	t.Parallel()
-	for _, said := range []string{"Kernel panic", `{"Action":"pass","Package":"another"}`} {
-		if err := newReport("6.1", []string{"bpf"}, io.Discard).read(strings.NewReader(said)); err == nil || !strings.Contains(err.Error(), "anic") && !strings.Contains(err.Error(), "another") {
-			t.Errorf("%s: got %v", said, err)
+	for _, output := range []string{"Kernel panic", `{"Action":"pass","Package":"another"}`} {
+		if err := newReport("6.1", []string{"bpf"}, io.Discard).read(strings.NewReader(output)); err == nil || !strings.Contains(err.Error(), "anic") && !strings.Contains(err.Error(), "another") {
+			t.Errorf("%s: got %v", output, err)
 		}
 	}
 }
 
-func TestCheckSkips_OnlyThoseOfTheTableAndAllOfThem(t *testing.T) {
+func TestCheckSkips_MatchTableExactly(t *testing.T) {
 	t.Parallel()
 	allowed := []allowedSkip{{"bpf", oldest, "TestC", "needs 6.6"}}
 	for name, c := range map[string]struct {
@@ -98,12 +98,12 @@ func TestCheckSkips_OnlyThoseOfTheTableAndAllOfThem(t *testing.T) {
 		series  string
 		fault   string // "" for none
 	}{
-		"allowed":            {map[string]string{"TestC": "why"}, nil, oldest, ""},
-		"another kernel":     {map[string]string{"TestC": "why"}, nil, newer, "TestC was skipped"},
-		"another test":       {map[string]string{"TestD": "why"}, nil, oldest, "TestD was skipped"},
-		"it ran":             {nil, map[string]bool{"TestC": true}, oldest, "TestC is in the table of allowed skips, and ran"},
-		"it ran elsewhere":   {nil, map[string]bool{"TestC": true}, newer, ""},
-		"it was not started": {nil, nil, oldest, ""},
+		"allowed":               {map[string]string{"TestC": "why"}, nil, oldest, ""},
+		"another kernel":        {map[string]string{"TestC": "why"}, nil, newer, "TestC was skipped"},
+		"another test":          {map[string]string{"TestD": "why"}, nil, oldest, "TestD was skipped"},
+		"it ran":                {nil, map[string]bool{"TestC": true}, oldest, "TestC is in the table of allowed skips, and ran"},
+		"it ran in another run": {nil, map[string]bool{"TestC": true}, newer, ""},
+		"it was not started":    {nil, nil, oldest, ""},
 	} {
 		s := &result{pkg: "bpf", skipped: c.skipped, ran: c.ran}
 		s.checkSkips(c.series, allowed)

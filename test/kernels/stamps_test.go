@@ -87,7 +87,7 @@ const list = `{"ImportPath":"unsafe"}
 {"ImportPath":"p"}
 {"ImportPath":"p.test","Name":"main","BuildID":"y/main","Deps":["a","unsafe"]}`
 
-func TestIdentities_ChangeWithWhatIsLinkedAndNothingElse(t *testing.T) {
+func TestIdentities_ChangeOnlyWithLinkedCode(t *testing.T) {
 	t.Parallel()
 	of := func(list, version, flags string) string {
 		t.Helper()
@@ -117,7 +117,7 @@ func TestIdentities_ChangeWithWhatIsLinkedAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestChecksums_OfAllFilesBelow(t *testing.T) {
+func TestChecksums_NestedFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if sums, err := checksums(filepath.Join(dir, "nothing")); err != nil || len(sums) != 0 {
@@ -154,7 +154,7 @@ func runOf(t *testing.T, dir string, now time.Time, binary string, o options) *k
 	r := newKernelRun(&kernel{series: oldest, id: "package"}, []suite{s}, o)
 	r.report.out, r.stamps.Now = io.Discard, func() time.Time { return now }
 	ids := map[string]string{guestPackage: "g", runnerPackage: "r", s.binary(): binary}
-	if err := r.judge(s, ids, "qemu 1", o.all); err != nil {
+	if err := r.decide(s, ids, "qemu 1", o.all); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -163,8 +163,8 @@ func runOf(t *testing.T, dir string, now time.Time, binary string, o options) *k
 // finish ends the run's suite as the machine would, and writes stamps.
 func finish(t *testing.T, r *kernelRun, action string) {
 	t.Helper()
-	said := `{"Action":"pass","Package":"pkg/tc","Test":"TestA"}` + "\n" + `{"Action":"` + action + `","Package":"pkg/tc"}`
-	if err := r.report.read(strings.NewReader(said)); err != nil {
+	output := `{"Action":"pass","Package":"pkg/tc","Test":"TestA"}` + "\n" + `{"Action":"` + action + `","Package":"pkg/tc"}`
+	if err := r.report.read(strings.NewReader(output)); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.leaveStamps(); err != nil {
@@ -172,7 +172,7 @@ func finish(t *testing.T, r *kernelRun, action string) {
 	}
 }
 
-func TestStamps_SuiteRunsAgainWhenItMust(t *testing.T) {
+func TestStamps_SuiteRerunConditions(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	day := 24 * time.Hour
@@ -216,7 +216,7 @@ func TestStamps_SuiteRunsAgainWhenItMust(t *testing.T) {
 }
 
 // A random test that passed with one seed may fail with another.
-func TestStamps_OfAnotherSeedDoNotHold(t *testing.T) {
+func TestStamps_OtherSeed_AreInvalid(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	for _, c := range []struct {
 		seed string
@@ -235,7 +235,7 @@ func TestStamps_OfAnotherSeedDoNotHold(t *testing.T) {
 }
 
 // A run of tests other than the table's leaves no stamp, and an abnormal end of a machine leaves none for its suites.
-func TestStamps_OnlyAWholePassLeavesOne(t *testing.T) {
+func TestStamps_OnlyCompletePassWritesStamp(t *testing.T) {
 	t.Parallel()
 	dir, now := t.TempDir(), time.Now()
 	finish(t, runOf(t, dir, now, "b", options{run: "X"}), plan.Passed)

@@ -158,8 +158,8 @@ func more(before, now Count) (answers []string) {
 	return answers
 }
 
-// Anybody is a check for [Clients.Until] that accepts any answers.
-func Anybody([]string) error { return nil }
+// AnyServer is a check for [Clients.Until] that accepts any answers.
+func AnyServer([]string) error { return nil }
 
 // Lost fails the test if a connection failed between two counts. Datagrams may be lost between the exit of a server and its removal from the Service; the log
 // shows how many.

@@ -60,7 +60,7 @@ type Cluster struct {
 	options   Options
 	bin       binaries
 	caPEM     []byte
-	control   place
+	control   netNS
 	api       *http.Client
 	host      *Cluster // the cluster behind a tenant's view; nil for a cluster itself
 	daemonSet string   // name of the tenant's own copy of the agents' DaemonSet, and of its own ConfigMap; "" without a copy
@@ -229,7 +229,7 @@ func (c *Cluster) processes() (all []*Process) {
 	return append(all, c.components...)
 }
 
-func (c *Cluster) start(name string, at place, argv ...string) (*Process, error) {
+func (c *Cluster) start(name string, at netNS, argv ...string) (*Process, error) {
 	return startProcess(at, name, c.logPath(name), argv...)
 }
 

@@ -27,9 +27,9 @@ func TestPrivilegedCluster(t *testing.T) {
 	bridged(t, c)
 	t.Run("a pod runs", func(t *testing.T) { runsAPod(t, c) })
 	t.Run("nodes are machines", func(t *testing.T) { nodesAreMachines(t, c) })
-	t.Run("a token is that of a pod on the node", func(t *testing.T) { tokenOfAPod(t, c) })
+	t.Run("a token of a pod on the node", func(t *testing.T) { tokenOfAPod(t, c) })
 	t.Run("a tenant has a node and a namespace", func(t *testing.T) { tenants(t, c) })
-	t.Run("a wait names what has ended", func(t *testing.T) { namesWhatHasEnded(t, c) })
+	t.Run("a wait names ended processes", func(t *testing.T) { namesWhatHasEnded(t, c) })
 	t.Run("it survives its parts", func(t *testing.T) { survivesItsParts(t, c) })
 }
 

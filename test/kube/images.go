@@ -24,7 +24,7 @@ func (n *Node) LoadImage(ctx context.Context, archive string) error {
 		return err
 	}
 	defer file.Close()
-	if _, err := run(ctx, n.place, file, "ctr", "--namespace", "k8s.io", "images", "import", "-"); err != nil {
+	if _, err := run(ctx, n.netNS, file, "ctr", "--namespace", "k8s.io", "images", "import", "-"); err != nil {
 		return fmt.Errorf("load image on %s: %w", n.Name, err)
 	}
 	return nil

@@ -64,7 +64,7 @@ func (c *Cluster) connect(n *Node) error {
 		link set %[1]s up`, port, uplinkName, n.init.PID(), bridgeName)); err != nil {
 		return err
 	}
-	return c.ip(n.place, fmt.Sprintf(`
+	return c.ip(n.netNS, fmt.Sprintf(`
 		link set lo up
 		addr add %[2]s/24 dev %[1]s
 		addr add %[3]s/64 dev %[1]s nodad
@@ -74,7 +74,7 @@ func (c *Cluster) connect(n *Node) error {
 }
 
 // ip runs commands of ip(8), one a line.
-func (c *Cluster) ip(at place, commands string) error {
+func (c *Cluster) ip(at netNS, commands string) error {
 	for line := range strings.Lines(commands) {
 		if words := strings.Fields(line); len(words) > 0 {
 			if _, err := run(context.Background(), at, nil, append([]string{"ip"}, words...)...); err != nil {

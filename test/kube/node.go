@@ -27,7 +27,7 @@ type Node struct {
 	Name       string
 	IPv4, IPv6 string // of the uplink eth0
 	cluster    *Cluster
-	place      place
+	netNS      netNS
 	init       *Process
 	containerd *Process
 	kubelet    *Process
@@ -72,7 +72,7 @@ func (n *Node) boot() error {
 	if err != nil {
 		return err
 	}
-	n.place = place{namespaces, joinCgroups}
+	n.netNS = netNS{namespaces, joinCgroups}
 	return n.cluster.connect(n)
 }
 
@@ -143,12 +143,12 @@ func (n *Node) ReadFile(path string) (string, error) {
 
 // Run runs a program on the node until it exits and returns its output.
 func (n *Node) Run(ctx context.Context, argv ...string) (string, error) {
-	return run(ctx, n.place, nil, argv...)
+	return run(ctx, n.netNS, nil, argv...)
 }
 
 // StartProcess starts a program on the node. The program ends with the node at the latest.
 func (n *Node) StartProcess(name string, argv ...string) (*Process, error) {
-	return n.cluster.start(n.Name+"-"+name, n.place, argv...)
+	return n.cluster.start(n.Name+"-"+name, n.netNS, argv...)
 }
 
 // Kill sends SIGKILL to the processes of the node whose command lines start with command, as the OOM killer does. It returns an error if none match.
@@ -158,19 +158,19 @@ func (n *Node) Kill(ctx context.Context, command string) error {
 }
 
 // Do runs f on a thread inside the node's namespaces.
-func (n *Node) Do(f func() error) error { return n.place.do(f) }
+func (n *Node) Do(f func() error) error { return n.netNS.do(f) }
 
 // PowerOff simulates a power failure: it kills the node's first process and with it all others. Only the disk remains: /etc, /opt and /var.
 func (n *Node) PowerOff() error {
 	for _, p := range []*Process{n.kubelet, n.kubeProxy, n.containerd} {
 		if p != nil {
-			p.told.Store(true)
+			p.stopped.Store(true)
 		}
 	}
 	if err := n.init.Kill(); err != nil { // the kernel kills all other processes of the PID namespace with it
 		return err
 	}
-	return errors.Join(closeNamespaces(n.place.namespaces), n.cluster.disconnect(n), removeCgroups(n.cgroup))
+	return errors.Join(closeNamespaces(n.netNS.namespaces), n.cluster.disconnect(n), removeCgroups(n.cgroup))
 }
 
 // PowerOn starts the node again after [Node.PowerOff], with containerd but without kubelet.

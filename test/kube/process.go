@@ -17,16 +17,16 @@ import (
 
 // Process is a running program of a cluster.
 type Process struct {
-	Name string // of its log
-	cmd  *exec.Cmd
-	log  string
-	done chan struct{}
-	err  error       // of Wait; valid once done is closed
-	told atomic.Bool // Stop or Kill was called
+	Name    string // of its log
+	cmd     *exec.Cmd
+	log     string
+	done    chan struct{}
+	err     error       // of Wait; valid once done is closed
+	stopped atomic.Bool // Stop or Kill was called
 }
 
 // startProcess starts a program in a place and appends its output to the log.
-func startProcess(at place, name, log string, argv ...string) (*Process, error) {
+func startProcess(at netNS, name, log string, argv ...string) (*Process, error) {
 	return startCommand(at.do, at.command(argv...), name, log)
 }
 
@@ -87,7 +87,7 @@ func (p *Process) end(signal syscall.Signal) error {
 	if p == nil {
 		return nil
 	}
-	p.told.Store(true)
+	p.stopped.Store(true)
 	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("end %s: %w", p.Name, err)
 	}
@@ -103,7 +103,7 @@ func (p *Process) end(signal syscall.Signal) error {
 
 // ended returns an error if the process has ended without a call of Stop or Kill.
 func (p *Process) ended() error {
-	if p.told.Load() {
+	if p.stopped.Load() {
 		return nil
 	}
 	select {
@@ -115,7 +115,7 @@ func (p *Process) ended() error {
 }
 
 // run runs a program in a place until it exits and returns its output.
-func run(ctx context.Context, at place, stdin io.Reader, argv ...string) (string, error) {
+func run(ctx context.Context, at netNS, stdin io.Reader, argv ...string) (string, error) {
 	cmd := at.command(argv...)
 	var stdout, stderr strings.Builder
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr

@@ -88,9 +88,9 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// GivePodCIDRs sets the pod CIDRs of a registered Node, as the controller manager of a cluster with [Options.ClusterCIDR] does. The CIDRs of a Node are
+// AssignPodCIDRs sets the pod CIDRs of a registered Node, as the controller manager of a cluster with [Options.ClusterCIDR] does. The CIDRs of a Node are
 // immutable; a Node that is deleted and registered again has none.
-func (n *Node) GivePodCIDRs(ctx context.Context, cidrs ...string) error {
+func (n *Node) AssignPodCIDRs(ctx context.Context, cidrs ...string) error {
 	_, err := n.cluster.Request(ctx, http.MethodPatch, "/api/v1/nodes/"+n.Name,
 		fmt.Appendf(nil, `{"spec": {"podCIDR": %q, "podCIDRs": %s}}`, cidrs[0], jsonText(cidrs)))
 	return err

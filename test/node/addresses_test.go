@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-func TestPrivilegedRanges_OfAllSizesWork(t *testing.T) {
+func TestPrivilegedRanges_AllSizes(t *testing.T) {
 	t.Parallel()
 	for _, ranges := range [][2]string{{"10.5.0.0/16", "fd00:5::/112"}, {"10.6.7.0/24", "fd00:6::/64"}} {
 		t.Run(strings.ReplaceAll(ranges[0]+" "+ranges[1], "/", "-"), func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestPrivilegedRouter_IsKept(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.1.128/25", IPv6CIDR: "fd00:10:244:1:8000::/65"})
 	writeNode(t, node, "  podCIDRs: [10.244.1.0/24, \"fd00:10:244:1::/64\"]\n")
-	isKept(t, node, "while-the-agent-runs")
+	requireRangesKept(t, node, "while-the-agent-runs")
 	for name, between := range map[string]func() error{
 		"over-a-restart": func() error { return nil },
 		"by-waggle-host": func() error { return os.RemoveAll(node.StateDir()) }, // endpoints are lost as well
@@ -48,12 +48,12 @@ func TestPrivilegedRouter_IsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		waitReady(t, node)
-		isKept(t, node, name)
+		requireRangesKept(t, node, name)
 	}
 }
 
-// isKept requires the wide ranges, the routers of the narrow ranges, and a new pod that reaches these routers.
-func isKept(t *testing.T, node *nodekit.Node, name string) {
+// requireRangesKept requires the wide ranges, the routers of the narrow ranges, and a new pod that reaches these routers.
+func requireRangesKept(t *testing.T, node *nodekit.Node, name string) {
 	t.Helper()
 	eventually(t, func() error {
 		text, err := node.Waggle(t.Context(), "db", "show", "local-node")

@@ -18,9 +18,9 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedAPIServer_IsToldOfTheNode runs the whole agent against an API server on the node's own loopback. The Node provides the range; the CiliumNode
+// TestPrivilegedAPIServer_GetsNodeState runs the whole agent against an API server on the node's own loopback. The Node provides the range; the CiliumNode
 // and the annotations report the result. The taint stays, because no self-test has passed.
-func TestPrivilegedAPIServer_IsToldOfTheNode(t *testing.T) {
+func TestPrivilegedAPIServer_GetsNodeState(t *testing.T) {
 	t.Parallel()
 	var server *kubetest.Server
 	node := newNode(t, nodekit.Options{})
@@ -38,13 +38,13 @@ func TestPrivilegedAPIServer_IsToldOfTheNode(t *testing.T) {
 	}
 	waitReady(t, node)
 
-	var told ciliumv2.CiliumNode
+	var published ciliumv2.CiliumNode
 	eventually(t, func() error {
-		if !server.Get(kubeapi.CiliumNodes, "", "node-1", &told) {
+		if !server.Get(kubeapi.CiliumNodes, "", "node-1", &published) {
 			return errors.New("there is no CiliumNode")
 		}
-		if !slices.Equal(told.Spec.IPAM.PodCIDRs, []string{"10.50.0.0/24", "fd00:50::/64"}) || told.Spec.Health.IPv4 == "" {
-			return fmt.Errorf("the CiliumNode has %+v", told.Spec)
+		if !slices.Equal(published.Spec.IPAM.PodCIDRs, []string{"10.50.0.0/24", "fd00:50::/64"}) || published.Spec.Health.IPv4 == "" {
+			return fmt.Errorf("the CiliumNode has %+v", published.Spec)
 		}
 		var object corev1.Node
 		server.Get(kubeapi.Nodes, "", "node-1", &object)
@@ -61,7 +61,7 @@ func TestPrivilegedAPIServer_IsToldOfTheNode(t *testing.T) {
 		return err
 	})
 	pod := addPod(t, node, "a")
-	for _, addr := range []string{told.Spec.Health.IPv4, told.Spec.Health.IPv6} {
+	for _, addr := range []string{published.Spec.Health.IPv4, published.Spec.Health.IPv6} {
 		if err := nodekit.Ping(pod, netip.MustParseAddr(addr), 56); err != nil {
 			t.Errorf("the health address does not answer: %v", err)
 		}

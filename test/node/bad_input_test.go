@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-func TestPrivilegedAdd_RefusedWhenItWouldHurtSomebody(t *testing.T) {
+func TestPrivilegedAdd_ConflictOrMissingNamespace_Fails(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	first := addPod(t, node, "first")
@@ -58,7 +58,7 @@ func TestPrivilegedAdd_RefusedWhenItWouldHurtSomebody(t *testing.T) {
 	}
 }
 
-func TestPrivilegedAdd_ExhaustedPoolSaysWhoHasTheAddresses(t *testing.T) {
+func TestPrivilegedAdd_ExhaustedPool_ErrorNamesOwners(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.1.0/29", IPv6CIDR: "-", AgentArgs: []string{"--enable-ipv6=false"}})
 	for _, name := range []string{"a", "b", "c", "d", "e"} { // 8 less network, broadcast and router
@@ -81,7 +81,7 @@ func TestPrivilegedAdd_ExhaustedPoolSaysWhoHasTheAddresses(t *testing.T) {
 	}
 }
 
-func TestPrivilegedAgentDown_AddFailsAndDelIsRemembered(t *testing.T) {
+func TestPrivilegedAgentDown_AddFailsAndDelIsQueued(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	pod := addPod(t, node, "a")
@@ -143,7 +143,7 @@ func TestPrivilegedAPI_BadBodiesAllocateNothing(t *testing.T) {
 	eventuallySame(t, node, before)
 }
 
-func TestPrivilegedStateFile_BrokenOnesAreSetAside(t *testing.T) {
+func TestPrivilegedStateFile_CorruptFilesAreQuarantined(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")

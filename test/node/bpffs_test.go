@@ -62,7 +62,7 @@ func TestPrivilegedBPFRoot_ReadOnly(t *testing.T) {
 
 // An agent that finds the BPF file system unmounted mounts it and fills new maps from its files. Pod traffic is not interrupted. Packets of the node itself
 // fail until the agent has started, because the program of waggle_host is detached with its pin.
-func TestPrivilegedBPFRoot_UnmountedWhileAway(t *testing.T) {
+func TestPrivilegedBPFRoot_UnmountedWhileAgentIsDown(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")

@@ -190,12 +190,12 @@ func completedBy(t *testing.T, n *nodekit.Node, nodes ...string) {
 	})
 }
 
-// foundSpoilt waits until the tests of all paths from and to a node have found corrupt checksums.
-func foundSpoilt(t *testing.T, c *nodekit.Cluster, behind *nodekit.Node) {
+// requireCorruptionFound waits until the tests of all paths from and to a node have found corrupt checksums.
+func requireCorruptionFound(t *testing.T, c *nodekit.Cluster, behind *nodekit.Node) {
 	t.Helper()
 	for _, happens := range []func(*pathtests.Test) bool{ // each within its time limit
 		func(row *pathtests.Test) bool { return row.Strikes > 0 || row.Fault != "" },
-		func(row *pathtests.Test) bool { return row.Fault == pathtests.Spoilt },
+		func(row *pathtests.Test) bool { return row.Fault == pathtests.Corrupted },
 	} {
 		for _, n := range c.Nodes {
 			eventually(t, func() error {
@@ -212,7 +212,7 @@ func foundSpoilt(t *testing.T, c *nodekit.Cluster, behind *nodekit.Node) {
 }
 
 // transfers sends a stream and a datagram of each family to a pod and back.
-func transfers(from nodekit.Place, pod *nodekit.Pod) (err error) {
+func transfers(from nodekit.NetNS, pod *nodekit.Pod) (err error) {
 	for _, family := range families {
 		err = errors.Join(err, nodekit.TCP(from, pod, pod.Addr(family.ipv6), 1<<20), nodekit.UDP(from, pod, pod.Addr(family.ipv6), 1000))
 	}
@@ -221,13 +221,13 @@ func transfers(from nodekit.Place, pod *nodekit.Pod) (err error) {
 
 // Devices between one of three nodes and the others spoil the inner checksums that they complete. Each node heals the path by itself, and other paths stay
 // unchanged, also while an agent is dead and after its restart.
-func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
+func TestPrivilegedPathTest_CorruptChecksumsAreRepaired(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
 	one, two, three := all[0].Node, all[1].Node, all[2].Node
 	end := spoilChecksums(t, c, three, outerIPv4)
 	startAgents(t, c)
-	foundSpoilt(t, c, three)
+	requireCorruptionFound(t, c, three)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "healed"})
 	pathsOf(t, two, map[string]string{"node-1": "ok", "node-3": "healed"})
 	pathsOf(t, three, map[string]string{"node-1": "healed", "node-2": "healed"})
@@ -304,13 +304,13 @@ func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 // The same fault with an IPv6 underlay. Its packets have an outer checksum too, which covers the inner one: the receiver drops single packets with a corrupt
 // inner checksum before it removes the outer headers. Both nodes heal the path. Receivers verify both checksums of the healed packets, because the bridge
 // completes the checksums that nodes leave to the underlay.
-func TestPrivilegedPathTest_SpoiltChecksumsOverIPv6AreHealed(t *testing.T) {
+func TestPrivilegedPathTest_CorruptChecksumsOverIPv6AreRepaired(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 2, "--routing-mode=tunnel", "--underlay-protocol=ipv6")
 	one, two := all[0].Node, all[1].Node
 	end := spoilChecksums(t, c, two, outerIPv6)
 	startAgents(t, c)
-	foundSpoilt(t, c, two)
+	requireCorruptionFound(t, c, two)
 	pathsOf(t, one, map[string]string{"node-2": "healed"})
 	pathsOf(t, two, map[string]string{"node-1": "healed"})
 	completedBy(t, one, "node-2")

@@ -105,8 +105,8 @@ func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 	return []*nodekit.Pod{a, b}
 }
 
-// asBefore requires the machine to be as it was before the installation.
-func (n cleanupNode) asBefore(t *testing.T) {
+// requireUnchanged requires the machine to be as it was before the installation.
+func (n cleanupNode) requireUnchanged(t *testing.T) {
 	t.Helper()
 	after, err := n.Machine()
 	if err == nil {
@@ -146,7 +146,7 @@ func (n cleanupNode) stop(t *testing.T) {
 
 // The inventory equals the output of a dry run and the list of removed objects. After a cleanup the machine is as it was before the installation, and a second
 // cleanup finds nothing.
-func TestPrivilegedCleanup_LeavesTheMachineAsItWas(t *testing.T) {
+func TestPrivilegedCleanup_RestoresMachine(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]nodekit.Options{"dual": {}, "ipv4": {IPv6CIDR: "-", AgentArgs: []string{"--enable-ipv6=false"}},
 		"reduced": {Reduced: true}} {
@@ -180,25 +180,25 @@ func TestPrivilegedCleanup_LeavesTheMachineAsItWas(t *testing.T) {
 			if !slices.Equal(listed, removed) {
 				t.Errorf("removed %v\nlisted %v", removed, listed)
 			}
-			node.asBefore(t)
+			node.requireUnchanged(t)
 			if left, err := node.objects(t, "inventory"); err != nil || len(left) != 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
 			if again, err := node.objects(t, "cleanup"); err != nil || len(again) != 0 {
 				t.Errorf("a second cleanup removed %v, %v", again, err)
 			}
-			node.asBefore(t)
+			node.requireUnchanged(t)
 		})
 	}
 }
 
 // While the agent runs or pods are attached, cleanup removes nothing. With --with-pods it disconnects the pods, and none of their packets passes without a
 // policy verdict meanwhile.
-func TestPrivilegedCleanup_RefusesWhileInUse(t *testing.T) {
+func TestPrivilegedCleanup_InUse_Fails(t *testing.T) {
 	t.Parallel()
 	node := newCleanupNode(t, nodekit.Options{})
 	pods := node.run(t)
-	refused := func(want string, args ...string) {
+	requireRejected := func(want string, args ...string) {
 		t.Helper()
 		before := node.atRest(t)
 		if removed, err := node.objects(t, args...); err == nil || len(removed) != 0 || !strings.Contains(err.Error(), want) {
@@ -212,9 +212,9 @@ func TestPrivilegedCleanup_RefusesWhileInUse(t *testing.T) {
 			return nodekit.Changes(before, after) // a running agent may be writing one of its own files
 		})
 	}
-	refused(fmt.Sprintf("waggle-agent (pid %d) runs", node.AgentPID()), "cleanup", "--with-pods")
+	requireRejected(fmt.Sprintf("waggle-agent (pid %d) runs", node.AgentPID()), "cleanup", "--with-pods")
 	node.stop(t)
-	refused("2 pods are attached", "cleanup")
+	requireRejected("2 pods are attached", "cleanup")
 
 	listed, err := node.objects(t, "inventory")
 	if err != nil {
@@ -233,7 +233,7 @@ func TestPrivilegedCleanup_RefusesWhileInUse(t *testing.T) {
 	if err != nil || !slices.Equal(listed, removed) {
 		t.Errorf("removed %v, %v\nlisted %v", removed, err, listed)
 	}
-	node.asBefore(t)
+	node.requireUnchanged(t)
 }
 
 // spoofAll lets a pod send packets with a foreign source address in both families until quiet is called. quiet requires that none of these packets has reached
@@ -274,7 +274,7 @@ func spoofAll(t *testing.T, node cleanupNode, pods []*nodekit.Pod) (quiet func()
 }
 
 // Cleanup reports an object that it cannot remove and removes the rest; the next call finishes. A mount of another program stays.
-func TestPrivilegedCleanup_GoesOnPastWhatFails(t *testing.T) {
+func TestPrivilegedCleanup_ContinuesAfterErrors(t *testing.T) {
 	t.Parallel()
 	node := newCleanupNode(t, nodekit.Options{})
 	for _, pod := range node.run(t) {
@@ -304,11 +304,11 @@ func TestPrivilegedCleanup_GoesOnPastWhatFails(t *testing.T) {
 	if err != nil || len(removed) != 3 || removed[0].Kind != "mount" {
 		t.Errorf("the second call removed %v, %v", removed, err)
 	}
-	node.asBefore(t)
+	node.requireUnchanged(t)
 }
 
 // Cleanup also removes the remains of killed programs and of other versions. Foreign objects in directories of Waggle stay and are reported.
-func TestPrivilegedCleanup_LeftOversAndForeignThings(t *testing.T) {
+func TestPrivilegedCleanup_RemainsAndForeignObjects(t *testing.T) {
 	t.Parallel()
 	node := newCleanupNode(t, nodekit.Options{})
 	pods := node.run(t)
@@ -354,7 +354,7 @@ func TestPrivilegedCleanup_LeftOversAndForeignThings(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	node.asBefore(t)
+	node.requireUnchanged(t)
 }
 
 // A cleanup may be killed at any moment; the next one finishes its work.
@@ -386,5 +386,5 @@ func TestPrivilegedCleanup_KilledAndCalledAgain(t *testing.T) {
 	if _, err := node.objects(t, "cleanup"); err != nil {
 		t.Error(err)
 	}
-	node.asBefore(t)
+	node.requireUnchanged(t)
 }

@@ -126,7 +126,7 @@ func TestPrivilegedCollect_MissedDEL(t *testing.T) {
 }
 
 // The link of a running pod is deleted: the pod's addresses stay claimed, also over restarts, until the runtime removes the pod.
-func TestPrivilegedCollect_LinkDeletedWhileThePodLives(t *testing.T) {
+func TestPrivilegedCollect_LinkDeletedWhilePodRuns(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, quickly)
 	pod, other := addPod(t, node, "a"), addPod(t, node, "b")
@@ -198,7 +198,7 @@ func TestPrivilegedCollect_Reboot(t *testing.T) {
 
 // The sandbox of a pod is created again under the same name while the agent does not run. The previous sandbox is removed, and its late DEL does not touch the
 // new one.
-func TestPrivilegedCollect_NewSandboxOfAPodAndLateDELOfTheOld(t *testing.T) {
+func TestPrivilegedCollect_NewSandbox_LateDELOfOldSandbox(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, quickly)
 	old, other := addPod(t, node, "web"), addPod(t, node, "other")
@@ -224,7 +224,7 @@ func TestPrivilegedCollect_NewSandboxOfAPodAndLateDELOfTheOld(t *testing.T) {
 
 // When the agent does not see the namespaces, as in a container, a missing link alone is no proof that the pod has ended. A missing link and an API server
 // without the pod are proof. A running pod that the API server does not know keeps its endpoint.
-func TestPrivilegedCollect_WithoutSightOfNamespaces(t *testing.T) {
+func TestPrivilegedCollect_NamespacesNotVisible(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, quickly)
 	var server *kubetest.Server

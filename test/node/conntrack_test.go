@@ -53,7 +53,7 @@ type conversation struct {
 }
 
 // converse connects two places by TCP or UDP and exchanges a first message.
-func converse(t *testing.T, network string, from, to nodekit.Place, addr netip.Addr) conversation {
+func converse(t *testing.T, network string, from, to nodekit.NetNS, addr netip.Addr) conversation {
 	t.Helper()
 	server, done := echoServer(t, network, to, addr)
 	conn, err := talk(network, from, server)
@@ -65,7 +65,7 @@ func converse(t *testing.T, network string, from, to nodekit.Place, addr netip.A
 }
 
 // echoServer starts a server that echoes messages of all clients.
-func echoServer(t *testing.T, network string, at nodekit.Place, addr netip.Addr) (server netip.AddrPort, done func()) {
+func echoServer(t *testing.T, network string, at nodekit.NetNS, addr netip.Addr) (server netip.AddrPort, done func()) {
 	t.Helper()
 	var err error
 	if network == "tcp" {
@@ -102,21 +102,21 @@ func echoServer(t *testing.T, network string, at nodekit.Place, addr netip.Addr)
 const (
 	// answerTimeout is the deadline of a required reply. It is long because a busy machine delays replies; a lost datagram is detected at any timeout.
 	answerTimeout = 15 * time.Second
-	// patience is the timeout of a reply that must not arrive, and of a message that the caller repeats.
-	patience = 300 * time.Millisecond
+	// noReplyTimeout is the timeout of a reply that must not arrive, and of a message that the caller repeats.
+	noReplyTimeout = 300 * time.Millisecond
 )
 
 // talk connects and exchanges one message, which must get a reply.
-func talk(network string, from nodekit.Place, server netip.AddrPort) (net.Conn, error) {
+func talk(network string, from nodekit.NetNS, server netip.AddrPort) (net.Conn, error) {
 	return talkWithin(answerTimeout, network, from, server)
 }
 
 // talkBriefly does the same as talk with a short timeout, for attempts that are repeated and for messages that must not get a reply.
-func talkBriefly(network string, from nodekit.Place, server netip.AddrPort) (net.Conn, error) {
-	return talkWithin(patience, network, from, server)
+func talkBriefly(network string, from nodekit.NetNS, server netip.AddrPort) (net.Conn, error) {
+	return talkWithin(noReplyTimeout, network, from, server)
 }
 
-func talkWithin(limit time.Duration, network string, from nodekit.Place, server netip.AddrPort) (conn net.Conn, err error) {
+func talkWithin(limit time.Duration, network string, from nodekit.NetNS, server netip.AddrPort) (conn net.Conn, err error) {
 	err = from.Do(func() (err error) {
 		conn, err = net.DialTimeout(network, server.String(), limit)
 		return err
@@ -217,7 +217,7 @@ func ctMap(t *testing.T, node *nodekit.Node, name string) (m *ebpf.Map) {
 
 // occupy writes up to n established flows of an initiator into a map, limited by the free capacity, and returns their number. A second call changes the
 // lifetime of these flows.
-func occupy(t *testing.T, m *ebpf.Map, opener netip.Addr, id uint16, n int, lasts time.Duration) int {
+func occupy(t *testing.T, m *ebpf.Map, initiator netip.Addr, id uint16, n int, lasts time.Duration) int {
 	t.Helper()
 	now, err := bpf.CtNow()
 	if err != nil {
@@ -228,19 +228,19 @@ func occupy(t *testing.T, m *ebpf.Map, opener netip.Addr, id uint16, n int, last
 	entries := make([]bpf.CtEntry, n)
 	for i := range n {
 		target := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
-		if opener.Is6() {
+		if initiator.Is6() {
 			target = netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64([]byte{0x20, 1, 0xd, 0xb8, 9, 9, 9, 9}, uint64(i))))
 		}
-		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(opener, uint16(i>>16)+1), Target: netip.AddrPortFrom(target, 443),
+		key, second := ctmap.KeyOf(bpf.CtFlow{Initiator: netip.AddrPortFrom(initiator, uint16(i>>16)+1), Responder: netip.AddrPortFrom(target, 443),
 			Protocol: unix.IPPROTO_TCP})
-		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lasts), Opener: id, Flags: bpf.CtStands}
+		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lasts), Opener: id, Flags: bpf.CtEstablished}
 		if second {
-			entries[i].Flags |= bpf.CtOpenerSecond
+			entries[i].Flags |= bpf.CtInitiatorSecond
 		}
 		keys4, keys6 = append(keys4, key.V4), append(keys6, key.V6)
 	}
 	var keys any = keys4
-	if opener.Is6() {
+	if initiator.Is6() {
 		keys = keys6
 	}
 	put, err := m.BatchUpdate(keys, entries, nil)
@@ -250,8 +250,8 @@ func occupy(t *testing.T, m *ebpf.Map, opener netip.Addr, id uint16, n int, last
 	return put
 }
 
-// refusedFor returns the number of packets that were dropped for a reason, in both directions.
-func refusedFor(t *testing.T, node *nodekit.Node, reason events.Reason) (n float64) {
+// dropsFor returns the number of packets that were dropped for a reason, in both directions.
+func dropsFor(t *testing.T, node *nodekit.Node, reason events.Reason) (n float64) {
 	t.Helper()
 	samples, err := scrape(node)
 	if err != nil {
@@ -288,7 +288,7 @@ func TestPrivilegedConntrack_FullTable(t *testing.T) {
 			if put := occupy(t, m, outsideAddr(family.ipv6), 0, int(m.MaxEntries()), unexpired); put < int(m.MaxEntries())/2 {
 				t.Fatalf("only %d flows fit", put)
 			}
-			before := refusedFor(t, node, events.FlowsFull)
+			before := dropsFor(t, node, events.FlowsFull)
 			for _, network := range []string{"udp", "tcp"} {
 				target := server
 				if network == "tcp" {
@@ -299,14 +299,14 @@ func TestPrivilegedConntrack_FullTable(t *testing.T) {
 					t.Errorf("a new %s flow passes a full table", network)
 				}
 			}
-			if got := refusedFor(t, node, events.FlowsFull) - before; got < 2 {
+			if got := dropsFor(t, node, events.FlowsFull) - before; got < 2 {
 				t.Errorf("%v packets were counted as refused, want at least 2", got)
 			}
 			if err := exchange(standing); err != nil {
 				t.Errorf("the connection that stood: %v", err)
 			}
 			occupy(t, m, outsideAddr(family.ipv6), 0, int(m.MaxEntries()), expired)
-			roomAgain(t, a, server)
+			awaitCapacity(t, a, server)
 			if err := exchange(standing); err != nil {
 				t.Errorf("the connection that stood, afterwards: %v", err)
 			}
@@ -324,8 +324,8 @@ func TestPrivilegedConntrack_FullTable(t *testing.T) {
 	}
 }
 
-// roomAgain opens new flows until one passes after others have expired. Another test covers the immediate start of the collector on a signal.
-func roomAgain(t *testing.T, from nodekit.Place, server netip.AddrPort) {
+// awaitCapacity opens new flows until one passes after others have expired. Another test covers the immediate start of the collector on a signal.
+func awaitCapacity(t *testing.T, from nodekit.NetNS, server netip.AddrPort) {
 	t.Helper()
 	eventually(t, func() error {
 		conn, err := talkBriefly("udp", from, server)
@@ -337,10 +337,10 @@ func roomAgain(t *testing.T, from nodekit.Place, server netip.AddrPort) {
 }
 
 // A pod that opens as many flows as it can gets its quota at most, and leaves the other pods their quotas.
-func TestPrivilegedConntrack_HogAndVictim(t *testing.T) {
+func TestPrivilegedConntrack_NoisyNeighbour_LimitedToQuota(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, withMetrics())
-	hog, victim, server := addPod(t, node, "hog"), addPod(t, node, "victim"), addPod(t, node, "server")
+	noisy, victim, server := addPod(t, node, "hog"), addPod(t, node, "victim"), addPod(t, node, "server")
 	id := uint16(endpointID(t, node, "default/hog"))
 	for _, family := range families {
 		t.Run(family.name, func(t *testing.T) {
@@ -352,15 +352,15 @@ func TestPrivilegedConntrack_HogAndVictim(t *testing.T) {
 			share := int(m.MaxEntries()) / 4
 			target, done := echoServer(t, "udp", server, server.Addr(family.ipv6))
 			defer done()
-			if put := occupy(t, m, hog.Addr(family.ipv6), id, share, unexpired); put != share {
+			if put := occupy(t, m, noisy.Addr(family.ipv6), id, share, unexpired); put != share {
 				t.Fatalf("%d of %d flows fit", put, share)
 			}
 			if err := counts.Put(uint32(id), uint32(share)); err != nil {
 				t.Fatal(err)
 			}
-			before := refusedFor(t, node, events.FlowsShare)
+			before := dropsFor(t, node, events.FlowsShare)
 			for i := range 3 {
-				if conn, err := talkBriefly("udp", hog, target); err == nil {
+				if conn, err := talkBriefly("udp", noisy, target); err == nil {
 					_ = conn.Close()
 					t.Errorf("the hog's flow %d passes beyond its share", share+i+1)
 				}
@@ -371,17 +371,17 @@ func TestPrivilegedConntrack_HogAndVictim(t *testing.T) {
 				}
 				_ = conn.Close()
 			}
-			if got := refusedFor(t, node, events.FlowsShare) - before; got < 3 {
+			if got := dropsFor(t, node, events.FlowsShare) - before; got < 3 {
 				t.Errorf("%v packets were counted as refused, want at least 3", got)
 			}
-			occupy(t, m, hog.Addr(family.ipv6), id, share, expired)
-			roomAgain(t, hog, target)
+			occupy(t, m, noisy.Addr(family.ipv6), id, share, expired)
+			awaitCapacity(t, noisy, target)
 		})
 	}
 }
 
 // Flows of a deleted pod are removed at once, regardless of their initiator, and other flows stay.
-func TestPrivilegedConntrack_FlowsOfADeletedPodGo(t *testing.T) {
+func TestPrivilegedConntrack_DeletedPod_FlowsAreRemoved(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	a, b, c := addPod(t, node, "a"), addPod(t, node, "b"), addPod(t, node, "c")

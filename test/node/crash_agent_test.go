@@ -22,12 +22,12 @@ import (
 func TestPrivilegedCrash_AgentAtEachCall(t *testing.T) {
 	t.Parallel()
 	backAfterADD := testseed.New(t).IntN(2) == 0
-	for _, comesBack := range []bool{true, false} {
+	for _, runtimeReturns := range []bool{true, false} {
 		for _, command := range []string{"ADD", "DEL"} {
-			if !soaks() && (command == "ADD") != (comesBack == backAfterADD) {
+			if !soaks() && (command == "ADD") != (runtimeReturns == backAfterADD) {
 				continue // each command and each action of the runtime is covered once
 			}
-			t.Run(fmt.Sprintf("%s, the runtime comes back: %v", command, comesBack), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, the runtime comes back: %v", command, runtimeReturns), func(t *testing.T) {
 				t.Parallel()
 				node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=500ms", "--endpoint-gc-interval=1s"}})
 				other := addPod(t, node, "other")
@@ -40,7 +40,7 @@ func TestPrivilegedCrash_AgentAtEachCall(t *testing.T) {
 						t.Fatal(err)
 					}
 					followed(t, node, traceRule{At: at}, pod, command)
-					if comesBack {
+					if runtimeReturns {
 						err = pod.Detach(t.Context())
 					}
 					if err := errors.Join(err, pod.Close()); err != nil {

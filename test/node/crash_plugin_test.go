@@ -94,9 +94,9 @@ func requireKilled(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, command s
 	}
 }
 
-// killedBeforePut kills the ADD of a pod at a call, or one before it, where the pod has its link and no endpoint. The threads of two runs do not make their
+// killADDBeforePut kills the ADD of a pod at a call, or one before it, where the pod has its link and no endpoint. The threads of two runs do not make their
 // calls in the same order.
-func killedBeforePut(t *testing.T, node *nodekit.Node, at int) *nodekit.Pod {
+func killADDBeforePut(t *testing.T, node *nodekit.Node, at int) *nodekit.Pod {
 	t.Helper()
 	for ; at > 0; at-- {
 		pod := newPod(t, node, fmt.Sprint("killed-", at))
@@ -125,7 +125,7 @@ func prepare(t *testing.T, pod *nodekit.Pod, command string) error {
 }
 
 // The plugin is killed as above, but the runtime sends no DEL: it removes the namespace, or does nothing. The agent's own reconciliation removes the remains.
-func TestPrivilegedCrash_PluginAndNoRuntimeComesBack(t *testing.T) {
+func TestPrivilegedCrash_PluginWithoutDEL(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=500ms", "--endpoint-gc-interval=1s"}})
 	before := lasting(t, node)
@@ -154,7 +154,7 @@ func TestPrivilegedCrash_PluginAndNoRuntimeComesBack(t *testing.T) {
 
 // A link of Waggle without an endpoint is deleted from a namespace that stays. The agent with an interval of 0 starts when no ADD is running, because an ADD
 // may need longer from its link to its endpoint than that agent waits.
-func TestPrivilegedCrash_LinkWithoutAnEndpointGoes(t *testing.T) {
+func TestPrivilegedCrash_LinkWithoutEndpoint_IsDeleted(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=0"}})
 	before := lasting(t, node)
@@ -164,7 +164,7 @@ func TestPrivilegedCrash_LinkWithoutAnEndpointGoes(t *testing.T) {
 	for put > 0 && add.Calls[put-1] != "connect" {
 		put--
 	}
-	killed, deleted := killedBeforePut(t, node, put), addPod(t, node, "deleted")
+	killed, deleted := killADDBeforePut(t, node, put), addPod(t, node, "deleted")
 	if _, err := node.Waggle(t.Context(), "endpoint", "delete", "pod-name:default/deleted"); err != nil { // its link stays up
 		t.Fatal(err)
 	}

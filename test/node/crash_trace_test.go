@@ -102,7 +102,7 @@ func traceAgent(node *nodekit.Node, rule traceRule) (stop func() (traceReport, e
 }
 
 // A traced process works as it does without a tracer, and its changing calls are reported.
-func TestPrivilegedTracer_SeesWhatChangesSomething(t *testing.T) {
+func TestPrivilegedTracer_ReportsChangingCalls(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	stop, err := traceAgent(node, traceRule{})

@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-func TestPrivilegedDel_WhateverIsGone(t *testing.T) {
+func TestPrivilegedDel_MissingObjects_Succeeds(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	before := settled(t, node)
@@ -33,7 +33,7 @@ func TestPrivilegedDel_WhateverIsGone(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("namespace gone", func(t *testing.T) {
+	t.Run("namespace missing", func(t *testing.T) {
 		pod, err := node.AddPod(t.Context(), "nowhere")
 		if err != nil {
 			t.Fatal(err)
@@ -42,7 +42,7 @@ func TestPrivilegedDel_WhateverIsGone(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("namespace not told", func(t *testing.T) {
+	t.Run("no namespace given", func(t *testing.T) {
 		pod := addPod(t, node, "untold")
 		path := pod.NetnsPath
 		pod.NetnsPath = ""
@@ -57,7 +57,7 @@ func TestPrivilegedDel_WhateverIsGone(t *testing.T) {
 }
 
 // The namespace is attached again at once, many times, while the deletions of earlier links are pending.
-func TestPrivilegedAdd_BehindAPendingDeletion(t *testing.T) {
+func TestPrivilegedAdd_DuringPendingDeletion(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	before := settled(t, node)
@@ -79,7 +79,7 @@ func TestPrivilegedAdd_BehindAPendingDeletion(t *testing.T) {
 }
 
 // A runtime creates a new sandbox of a pod and sends the DEL of the old sandbox later.
-func TestPrivilegedDel_OfAnOldSandboxLeavesTheNewOne(t *testing.T) {
+func TestPrivilegedDel_OldSandbox_KeepsNewSandbox(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	old, renewed, other := addPod(t, node, "web"), addPod(t, node, "web"), addPod(t, node, "other")
@@ -98,7 +98,7 @@ func TestPrivilegedDel_OfAnOldSandboxLeavesTheNewOne(t *testing.T) {
 }
 
 // GC deletes exactly the attachments that are not listed, with an agent and without one.
-func TestPrivilegedGC_DeletesTheStaleAndNothingElse(t *testing.T) {
+func TestPrivilegedGC_DeletesOnlyStaleAttachments(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	keep, stale := addPod(t, node, "keep"), addPod(t, node, "stale")
@@ -168,7 +168,7 @@ func requireEndpoints(t *testing.T, node *nodekit.Node, want int) {
 }
 
 // A second interface in a pod is rejected. The DEL that the runtime sends for it while no agent runs must not remove the first interface.
-func TestPrivilegedDel_OfASecondInterfaceLeavesTheFirst(t *testing.T) {
+func TestPrivilegedDel_SecondInterface_KeepsFirst(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	pod := addPod(t, node, "web")

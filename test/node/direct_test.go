@@ -60,7 +60,7 @@ func pastTheStack(t *testing.T, all []kubeNode, client, server *nodekit.Pod) {
 
 // Programs forward the traffic between pods of different nodes and bypass the network stacks of the nodes, also while an agent is dead, after its restart, and
 // over an upgrade and back. Where netfilter has to see the packets, the stack of that node forwards them, and its agent reports the reason.
-func TestPrivilegedNative_PastTheStack(t *testing.T) {
+func TestPrivilegedNative_BypassesStack(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
 	other, err := builds.Agent(nodekit.Build{Generation: otherGeneration})
@@ -123,7 +123,7 @@ func TestPrivilegedNative_PastTheStack(t *testing.T) {
 
 // In hybrid mode, programs forward direct packets, and tunnelled packets once the network drops direct ones. Where netfilter has to see the packets, the stack
 // of that node forwards them.
-func TestPrivilegedHybrid_PastTheStack(t *testing.T) {
+func TestPrivilegedHybrid_BypassesStack(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=hybrid")
 	one, two := all[0], all[1]
@@ -180,7 +180,7 @@ func byTheStackOf(t *testing.T, n kubeNode, client, server *nodekit.Pod) {
 
 // The previous release uses the previous protocol and leaves direct packets to the network stack. An upgrade from that release and the downgrade lose no
 // packet.
-func TestPrivilegedHybrid_UpdateToPastTheStack(t *testing.T) {
+func TestPrivilegedHybrid_UpgradeToStackBypass(t *testing.T) {
 	t.Parallel()
 	needCompiler(t)
 	replace, err := builds.Datapath(func(name, text string) string {

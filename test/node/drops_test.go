@@ -23,9 +23,9 @@ import (
 )
 
 var (
-	allNodes     = netip.MustParseAddr("ff02::1")
-	strangerLink = netip.MustParseAddr("fe80::bad")
-	strangerMAC  = net.HardwareAddr{2, 0xba, 0xd, 0xba, 0xd, 1}
+	allNodes    = netip.MustParseAddr("ff02::1")
+	foreignLink = netip.MustParseAddr("fe80::bad")
+	foreignMAC  = net.HardwareAddr{2, 0xba, 0xd, 0xba, 0xd, 1}
 )
 
 // lie is a spoofed or malformed frame that no pod may send.
@@ -43,20 +43,20 @@ func lies(t *testing.T, a, b ends) []lie {
 		{"IPv6 source", udp(t, a.pod, a.peer, foreign6, b.ipv6, 64), 132, "Invalid source ip"},
 		{"IPv4 source of another pod", udp(t, a.pod, a.peer, b.ipv4, a.gw4, 64), 132, "Invalid source ip"},
 		{"IPv4 source of the node", udp(t, a.pod, a.peer, a.gw4, b.ipv4, 64), 132, "Invalid source ip"},
-		{"IPv6 link-local source", udp(t, a.pod, a.peer, strangerLink, a.gw6, 64), 132, "Invalid source ip"},
-		{"MAC source, IPv4", udp(t, strangerMAC, a.peer, a.ipv4, b.ipv4, 64), 130, "Invalid source mac"},
+		{"IPv6 link-local source", udp(t, a.pod, a.peer, foreignLink, a.gw6, 64), 132, "Invalid source ip"},
+		{"MAC source, IPv4", udp(t, foreignMAC, a.peer, a.ipv4, b.ipv4, 64), 130, "Invalid source mac"},
 		{"MAC source, IPv6", udp(t, b.pod, a.peer, a.ipv6, b.ipv6, 64), 130, "Invalid source mac"},
-		{"MAC target", udp(t, a.pod, strangerMAC, a.ipv4, b.ipv4, 64), 131, "Invalid destination mac"},
+		{"MAC target", udp(t, a.pod, foreignMAC, a.ipv4, b.ipv4, 64), 131, "Invalid destination mac"},
 		{"ARP sender address", arp(t, a.pod, a.pod, b.ipv4, a.gw4), 132, "Invalid source ip"},
-		{"ARP sender MAC", arp(t, a.pod, strangerMAC, a.ipv4, a.gw4), 130, "Invalid source mac"},
+		{"ARP sender MAC", arp(t, a.pod, foreignMAC, a.ipv4, a.gw4), 130, "Invalid source mac"},
 		{"ARP target", arp(t, a.pod, a.pod, a.ipv4, b.ipv4), 242, ""},
 		{"ND source", icmp6(t, a.pod, group(allNodes), b.ipv6, allNodes, 135,
 			&layers.ICMPv6NeighborSolicitation{TargetAddress: a.gw6.AsSlice()}), 132, "Invalid source ip"},
 		{"ND target", icmp6(t, a.pod, group(allNodes), a.ipv6, allNodes, 135,
 			&layers.ICMPv6NeighborSolicitation{TargetAddress: b.ipv6.AsSlice()}), 242, ""},
-		{"router advertisement", icmp6(t, a.pod, group(allNodes), strangerLink, allNodes, 134,
+		{"router advertisement", icmp6(t, a.pod, group(allNodes), foreignLink, allNodes, 134,
 			&layers.ICMPv6RouterAdvertisement{HopLimit: 64, RouterLifetime: 1800}), 176, "Forbidden ICMPv6 message"},
-		{"redirect", icmp6(t, a.pod, a.peer, strangerLink, a.gw6, 137, &layers.ICMPv6Redirect{
+		{"redirect", icmp6(t, a.pod, a.peer, foreignLink, a.gw6, 137, &layers.ICMPv6Redirect{
 			TargetAddress: b.ipv6.AsSlice(), DestinationAddress: b.ipv6.AsSlice()}), 176, "Forbidden ICMPv6 message"},
 		{"IPv4 multicast", udp(t, a.pod, net.HardwareAddr{1, 0, 0x5e, 0, 0, 0xfb}, a.ipv4, netip.MustParseAddr("224.0.0.251"), 1), 240, ""},
 		{"IPv6 multicast", udp(t, a.pod, group(allNodes), a.ipv6, allNodes, 1), 240, ""},
@@ -78,7 +78,7 @@ func (l lie) seen() []byte {
 }
 
 // Every such frame is dropped, appears in the table of drops, in the monitor and on its socket, and is counted by reason and direction.
-func TestPrivilegedDrops_EveryLieIsSeenEverywhere(t *testing.T) {
+func TestPrivilegedDrops_ForgedFrames_ReportedEverywhere(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, withMetrics())
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")
@@ -246,7 +246,7 @@ func streamMonitor(t *testing.T, node *nodekit.Node) *printedEvents {
 		pod := addPod(t, node, fmt.Sprintf("prober-%d", time.Now().UnixNano()))
 		defer func() { _ = pod.Detach(t.Context()) }()
 		e := endsOf(t, pod)
-		if err := nodekit.SendFrame(pod, "eth0", udp(t, strangerMAC, e.peer, e.ipv4, e.gw4, 64)); err != nil {
+		if err := nodekit.SendFrame(pod, "eth0", udp(t, foreignMAC, e.peer, e.ipv4, e.gw4, 64)); err != nil {
 			return err
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -44,8 +44,8 @@ func (f flow) service() string {
 	return fmt.Sprintf("%d/%s", f.port, strings.ToUpper(f.protocol))
 }
 
-// TestExplain_SaysWhatBecomesOfPackets asks for the verdict on every connection of a world and tries the connection. The maps of the kernel agree each time.
-func TestExplain_SaysWhatBecomesOfPackets(t *testing.T) {
+// TestExplain_PredictsVerdicts asks for the verdict on every connection of a world and tries the connection. The maps of the kernel agree each time.
+func TestExplain_PredictsVerdicts(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, explained)
 	c := api(w.Node)
@@ -151,8 +151,8 @@ func TestAudit_DeniesNothingAndReports(t *testing.T) {
 	}
 }
 
-// TestWhatIf_PredictsWhatApplyingDoes evaluates a policy against recorded connections, and then applies it.
-func TestWhatIf_PredictsWhatApplyingDoes(t *testing.T) {
+// TestWhatIf_PredictsAppliedVerdicts evaluates a policy against recorded connections, and then applies it.
+func TestWhatIf_PredictsAppliedVerdicts(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, "")
 	c := api(w.Node)

@@ -17,7 +17,7 @@ import (
 
 // An agent that starts while the kernel has no memory for maps keeps the datapath of the previous run: traffic is not interrupted, pods can be attached and
 // detached, the status reports the shortage, and the agent loads its own datapath as soon as there is memory.
-func TestPrivilegedMemory_ShortKeepsTheOldDatapath(t *testing.T) {
+func TestPrivilegedMemory_Shortage_KeepsPreviousDatapath(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
 	before, loaded := lasting(t, node), hooks(t, node)
@@ -28,24 +28,24 @@ func TestPrivilegedMemory_ShortKeepsTheOldDatapath(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	says(t, node, fmt.Sprintf("degraded: datapath generation %d", thisGeneration), "free memory")
+	awaitStatus(t, node, fmt.Sprintf("degraded: datapath generation %d", thisGeneration), "free memory")
 	pod := addPod(t, node, "meanwhile")
 	if err := errors.Join(nodekit.Ping(pod, pod.Gateway(false), 56), nodekit.Ping(pod, pod.Gateway(true), 56), pod.Detach(t.Context())); err != nil {
 		t.Error(err)
 	}
-	if memory.refused.Load() == 0 {
+	if memory.denied.Load() == 0 {
 		t.Error("no map was asked for")
 	}
 	memory.on.Store(false)
 	awaitOtherHooks(t, node, loaded)
 	requireGeneration(t, node, thisGeneration)
-	saysNot(t, node, "degraded: datapath")
+	awaitStatusWithout(t, node, "degraded: datapath")
 	traffic.end(t)
 	eventuallyLasting(t, node, before)
 }
 
 // The first agent of a node reports the missing memory, lets an ADD wait, and attaches the pod when there is memory.
-func TestPrivilegedMemory_ShortAtTheFirstStart(t *testing.T) {
+func TestPrivilegedMemory_ShortageAtFirstStart(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{})
 	memory := withShortage(t, node)
@@ -53,13 +53,13 @@ func TestPrivilegedMemory_ShortAtTheFirstStart(t *testing.T) {
 	if err := node.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
-	says(t, node, "cannot allocate memory")
+	awaitStatus(t, node, "cannot allocate memory")
 	pod := newPod(t, node, "web")
 	attached := make(chan error, 1)
 	go func() { attached <- pod.Attach(t.Context()) }()
-	before := memory.refused.Load()
+	before := memory.denied.Load()
 	eventually(t, func() error {
-		if memory.refused.Load() == before {
+		if memory.denied.Load() == before {
 			return errors.New("the agent does not try again")
 		}
 		return nil
@@ -79,8 +79,8 @@ func TestPrivilegedMemory_ShortAtTheFirstStart(t *testing.T) {
 	waitReady(t, node)
 }
 
-// says waits until the status contains all of these words.
-func says(t *testing.T, node *nodekit.Node, words ...string) {
+// awaitStatus waits until the status contains all of these words.
+func awaitStatus(t *testing.T, node *nodekit.Node, words ...string) {
 	t.Helper()
 	eventually(t, func() error {
 		text, err := node.Waggle(t.Context(), "status")
@@ -93,7 +93,7 @@ func says(t *testing.T, node *nodekit.Node, words ...string) {
 	})
 }
 
-func saysNot(t *testing.T, node *nodekit.Node, word string) {
+func awaitStatusWithout(t *testing.T, node *nodekit.Node, word string) {
 	t.Helper()
 	eventually(t, func() error {
 		text, err := node.Waggle(t.Context(), "status")
@@ -105,7 +105,7 @@ func saysNot(t *testing.T, node *nodekit.Node, word string) {
 }
 
 // An agent without free file descriptors keeps its state: traffic is not interrupted. When the agent may open files again, pods can be attached and detached.
-func TestPrivilegedDescriptors_RunOutAndComeBack(t *testing.T) {
+func TestPrivilegedDescriptors_ExhaustedAndFreed(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
 	before := lasting(t, node)
@@ -142,7 +142,7 @@ func TestPrivilegedDescriptors_RunOutAndComeBack(t *testing.T) {
 	eventuallyLasting(t, node, before)
 }
 
-func saysTooMany(text string) bool {
+func isTooManyFiles(text string) bool {
 	return strings.Contains(text, "too many open files") || strings.Contains(text, "eventfd failed with 24") // messages of the Go runtime
 }
 
@@ -175,7 +175,7 @@ func TestPrivilegedDescriptors_TooFewToStart(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		err := node.WaitReady(ctx)
 		cancel()
-		if must && (err == nil || !saysTooMany(err.Error())) {
+		if must && (err == nil || !isTooManyFiles(err.Error())) {
 			t.Errorf("with %d descriptors: %v", limit, err)
 		}
 		_ = node.KillAgent(t.Context()) // it may have ended

@@ -46,9 +46,9 @@ func TestPrivilegedFaults_NoSpaceInTheStateDirectory(t *testing.T) {
 		t.Fatal(full)
 	}
 	for range 3 {
-		refused(t, node, "no space left on device")
+		requireAttachFails(t, node, "no space left on device")
 	}
-	says(t, node, "no pod can be attached", "no space left on device")
+	awaitStatus(t, node, "no pod can be attached", "no space left on device")
 	pingBoth(t, a, b)
 	if err := b.Detach(t.Context()); err != nil {
 		t.Errorf("DEL on a full disk: %v", err)
@@ -61,7 +61,7 @@ func TestPrivilegedFaults_NoSpaceInTheStateDirectory(t *testing.T) {
 	if err := node.Do(func() error { return os.Remove(filler) }); err != nil {
 		t.Fatal(err)
 	}
-	saysNot(t, node, "no pod can be attached")
+	awaitStatusWithout(t, node, "no pod can be attached")
 	if err := b.Attach(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -76,8 +76,8 @@ func TestPrivilegedFaults_NoSpaceInTheStateDirectory(t *testing.T) {
 	})
 }
 
-// refused tries to attach a pod and requires an error with the cause and a successful rollback.
-func refused(t *testing.T, node *nodekit.Node, why string) {
+// requireAttachFails tries to attach a pod and requires an error with the cause and a successful rollback.
+func requireAttachFails(t *testing.T, node *nodekit.Node, why string) {
 	t.Helper()
 	pod, err := node.NewPod("refused")
 	if err != nil {
@@ -105,15 +105,15 @@ func TestPrivilegedFaults_ReadOnlyStateDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	refused(t, node, "read-only file system")
+	requireAttachFails(t, node, "read-only file system")
 	node.AddAgentArgs("--verify-interval=1s")
 	if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error { return nodekit.PingBriefly(a, b.Addr(false), 56) })
 	exactly(t, node, a, b)
-	says(t, node, "no pod can be attached", "read-only file system")
-	refused(t, node, "read-only file system")
+	awaitStatus(t, node, "no pod can be attached", "read-only file system")
+	requireAttachFails(t, node, "read-only file system")
 	if err := b.Detach(t.Context()); err != nil {
 		t.Errorf("DEL must not fail for a file: %v", err)
 	}
@@ -170,18 +170,18 @@ func TestPrivilegedFaults_CorruptStateFile(t *testing.T) {
 	if err := node.KillAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	spoilt := 0
+	corrupted := 0
 	files, err := filepath.Glob(filepath.Join(node.StateDir(), "endpoints", "*.json"))
 	for _, file := range files {
 		content, readErr := os.ReadFile(file)
 		if readErr == nil && strings.Contains(string(content), pod.ContainerID) {
-			spoilt++
+			corrupted++
 			readErr = os.WriteFile(file, content[:len(content)-20], 0o600)
 		}
 		err = errors.Join(err, readErr)
 	}
-	if err != nil || spoilt != 1 {
-		t.Fatalf("%d files are spoilt, %v", spoilt, err)
+	if err != nil || corrupted != 1 {
+		t.Fatalf("%d files are spoilt, %v", corrupted, err)
 	}
 	for range 2 {
 		if err := node.StartAgent(); err != nil {
@@ -220,12 +220,12 @@ func TestPrivilegedFaults_FileDescriptorLimit(t *testing.T) {
 	}
 	var starved []*nodekit.Pod
 	failed := 0
-	for room := 3; failed == 0; room-- { // descriptors for connections, and fewer in each round for the work on their requests
-		few := unix.Rlimit{Cur: uint64(len(fds) + room), Max: was.Max}
+	for headroom := 3; failed == 0; headroom-- { // descriptors for connections, and fewer in each round for the work on their requests
+		few := unix.Rlimit{Cur: uint64(len(fds) + headroom), Max: was.Max}
 		if err := unix.Prlimit(node.AgentPID(), unix.RLIMIT_NOFILE, &few, nil); err != nil {
 			t.Fatal(err)
 		}
-		pod, err := node.NewPod(fmt.Sprintf("starved-%d", room+9))
+		pod, err := node.NewPod(fmt.Sprintf("starved-%d", headroom+9))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func TestPrivilegedFaults_FileDescriptorLimit(t *testing.T) {
 		starved = append(starved, pod)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		if err := pod.Attach(ctx); err != nil {
-			t.Logf("with room for %d: %v", room, err)
+			t.Logf("with room for %d: %v", headroom, err)
 			failed++
 		}
 		cancel()

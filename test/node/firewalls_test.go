@@ -57,8 +57,8 @@ func loadRules(t *testing.T, n *nodekit.Node, rules []ruleText) {
 	}
 }
 
-// othersRules returns the rules of all tables except the agent's, without counters.
-func othersRules(t *testing.T, n *nodekit.Node) (tables []string) {
+// foreignRules returns the rules of all tables except the agent's, without counters.
+func foreignRules(t *testing.T, n *nodekit.Node) (tables []string) {
 	t.Helper()
 	if err := n.Do(func() error {
 		out, err := exec.Command("nft", "-s", "list", "ruleset").Output()
@@ -114,7 +114,7 @@ func trust(sources4, sources6 string) []ruleText {
 // Three nodes have the firewalls of Docker, ufw and firewalld with their default configuration. Each agent names the chain that drops packets of its pods, and
 // the port of the tunnel that is blocked. With the remedies of the guide, pods and nodes reach each other and the outside, and the agents have changed no rule
 // of a firewall.
-func TestPrivilegedFirewalls_AreNamedAndPass(t *testing.T) {
+func TestPrivilegedFirewalls_ReportedAndRemedied(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]struct {
 		args           []string
@@ -160,7 +160,7 @@ func TestPrivilegedFirewalls_AreNamedAndPass(t *testing.T) {
 			var rules [][]string
 			for i, n := range c.Nodes {
 				loadRules(t, n, firewalls[i].remedy[!mode.tunnel])
-				rules = append(rules, othersRules(t, n))
+				rules = append(rules, foreignRules(t, n))
 			}
 			for _, n := range c.Nodes {
 				if mode.tunnel {
@@ -183,7 +183,7 @@ func TestPrivilegedFirewalls_AreNamedAndPass(t *testing.T) {
 			}
 			eachPair(c, func(from, to *nodekit.Node) { reachBetween(t, from, to, pods) })
 			for i, n := range c.Nodes {
-				if have := othersRules(t, n); !slices.Equal(have, rules[i]) {
+				if have := foreignRules(t, n); !slices.Equal(have, rules[i]) {
 					t.Errorf("the rules of %s were\n%s\nand are\n%s", firewalls[i].name, strings.Join(rules[i], "\n"), strings.Join(have, "\n"))
 				}
 			}

@@ -252,7 +252,7 @@ func order(node *nodekit.Node, theirs ...*counting) (ids []ebpf.ProgramID, err e
 
 // Foreign objects on the node, however similar to Waggle's, are unchanged after the agent's start, a pod, a restart, repairs and the stop. Foreign programs
 // before and behind Waggle's keep running.
-func TestPrivilegedForeign_NothingOfItChangesFromStartToStop(t *testing.T) {
+func TestPrivilegedForeign_ObjectsUnchangedFromStartToStop(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{})
 	node.AddAgentArgs("--verify-interval=1s", "--write-cni-conf-when-ready="+filepath.Join(node.Dir, "net.d", "10-waggle.conflist"))
@@ -276,7 +276,7 @@ func TestPrivilegedForeign_NothingOfItChangesFromStartToStop(t *testing.T) {
 	last.attach(t, node, link.Tail())
 	first.attach(t, node, link.Head())
 	want := []ebpf.ProgramID{0, first.id, last.id}
-	behindOurs := func(when string) {
+	requireOrder := func(when string) {
 		t.Helper()
 		eventually(t, func() error {
 			if have, err := order(node, first, last); err != nil || !slices.Equal(have, want) {
@@ -285,7 +285,7 @@ func TestPrivilegedForeign_NothingOfItChangesFromStartToStop(t *testing.T) {
 			return nil
 		})
 	}
-	behindOurs("after somebody came ahead")
+	requireOrder("after somebody came ahead")
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")
 	stillRun := func(when string) {
 		t.Helper()
@@ -308,7 +308,7 @@ func TestPrivilegedForeign_NothingOfItChangesFromStartToStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	behindOurs("after a restart")
+	requireOrder("after a restart")
 	stillRun("after a restart")
 
 	n := &repairNode{Node: node, a: a, b: b, podLink: endsOf(t, a).host, foreign: first.program}
@@ -326,14 +326,14 @@ func TestPrivilegedForeign_NothingOfItChangesFromStartToStop(t *testing.T) {
 		}
 		n.awaitRepair(t, s)
 	}
-	behindOurs("after repairs")
+	requireOrder("after repairs")
 	stillRun("after repairs")
 
 	if err := node.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	stillRun("after the stop")
-	behindOurs("after the stop")
+	requireOrder("after the stop")
 }
 
 // sendPassed sends a multicast packet out of waggle_host, which Waggle's program passes to other programs.

@@ -97,15 +97,15 @@ func brokenObject(t *testing.T, match func(instruction []byte) bool, with [8]byt
 
 // The programs of a new agent do not load. Traffic is not interrupted, pods are attached and detached with the programs of the previous agent, the status
 // reports the error, and an agent whose programs load recovers the node.
-func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
+func TestPrivilegedGeneration_LoadFailure_KeepsPrevious(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
 	for name, c := range map[string]struct {
 		replace func(t *testing.T) map[string]string
-		says    string // text that the status contains
+		status  string // text that the status contains
 	}{
 		// r0 = *(u64 *)(r9 + 0) as the first instruction: r9 is not initialized.
-		"the verifier refuses": {func(t *testing.T) map[string]string {
+		"the verifier rejects": {func(t *testing.T) map[string]string {
 			return brokenObject(t, func([]byte) bool { return true }, [8]byte{0x79, 0x90})
 		}, "R9 !read_ok"},
 		// A call of a helper that no kernel has.
@@ -113,7 +113,7 @@ func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
 			return brokenObject(t, func(i []byte) bool { return i[0] == 0x85 && i[1] == 0 }, [8]byte{0x85, 0, 0, 0, 0xff, 0xff, 0x0f, 0})
 		}, "invalid func"},
 		// Programs of the previous agent look up new pods in a map that this agent does not read.
-		"the verifier refuses, and a map has another layout": {brokenAndAnotherLayout, "invalid mem access"},
+		"the verifier rejects, and a map has another layout": {brokenAndAnotherLayout, "invalid mem access"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -124,7 +124,7 @@ func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
 			if err := node.UpgradeAgent(t.Context(), broken); err != nil {
 				t.Fatal(err)
 			}
-			says(t, node, fmt.Sprintf("degraded: datapath generation %d", otherGeneration), c.says, "go back to the previous version of the agent")
+			awaitStatus(t, node, fmt.Sprintf("degraded: datapath generation %d", otherGeneration), c.status, "go back to the previous version of the agent")
 			x, y := addPod(t, node, "new-x"), addPod(t, node, "new-y")
 			pingBoth(t, x, y)
 			if err := errors.Join(x.Check(t.Context()), x.Detach(t.Context())); err != nil {
@@ -133,12 +133,12 @@ func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
 			if now := hooks(t, node); now != before {
 				t.Errorf("the hooks carried %q, now %q", before, now)
 			}
-			traffic.say(t, "back to an agent that works")
+			traffic.logf(t, "back to an agent that works")
 			if err := node.UpgradeAgent(t.Context(), ""); err != nil {
 				t.Fatal(err)
 			}
 			requireGeneration(t, node, thisGeneration)
-			saysNot(t, node, "degraded: datapath")
+			awaitStatusWithout(t, node, "degraded: datapath")
 			if now := hooks(t, node); now == before {
 				t.Error("the hooks still carry the first programs")
 			}
@@ -184,7 +184,7 @@ func upAndDown(t *testing.T, other string, between func(t *testing.T, node *node
 			agent      string
 			generation int
 		}{{other, otherGeneration}, {"", thisGeneration}} {
-			traffic.say(t, "to generation %d", step.generation)
+			traffic.logf(t, "to generation %d", step.generation)
 			if err := node.UpgradeAgent(t.Context(), step.agent); err != nil {
 				t.Fatal(err)
 			}
@@ -284,11 +284,11 @@ func brokenAndAnotherLayout(t *testing.T) map[string]string {
 	needCompiler(t)
 	replace, err := builds.Datapath(func(name, text string) string {
 		if name == "pod_egress.c" {
-			const judged = "	verdict v = judge(skb, &seen);\n"
-			if !strings.Contains(text, judged) {
-				t.Errorf("%s has no %q", name, judged)
+			const verdictLine = "	verdict v = evaluate(skb, &seen);\n"
+			if !strings.Contains(text, verdictLine) {
+				t.Errorf("%s has no %q", name, verdictLine)
 			}
-			return strings.Replace(text, judged, judged+"	*(volatile __u32 *)(unsigned long)skb->len = 1;\n", 1)
+			return strings.Replace(text, verdictLine, verdictLine+"	*(volatile __u32 *)(unsigned long)skb->len = 1;\n", 1)
 		}
 		return nextLayout(name, text)
 	})
@@ -318,7 +318,7 @@ func LayoutVersion(name string) uint32 {
 	return 1
 }
 
-type Former struct {
+type PreviousLayout struct {
 	Version       uint32
 	Spec          *ebpf.MapSpec
 	Forward, Back Convert
@@ -327,12 +327,12 @@ type Former struct {
 
 type Convert func(key, value []byte) (newKey, newValue []byte, exists bool)
 
-func FormerLayout(name string) *Former {
+func PreviousLayoutOf(name string) *PreviousLayout {
 	if name != MapEndpointFacts {
 		return nil
 	}
 	swapped := func(v []byte) []byte { return slices.Concat(v[4:8], v[:4], v[8:104]) }
-	return &Former{Version: 2,
+	return &PreviousLayout{Version: 2,
 		Spec:    &ebpf.MapSpec{Name: MapEndpointFacts, Type: ebpf.Array, KeySize: 4, ValueSize: 104, MaxEntries: 4096},
 		Forward: func(k, v []byte) ([]byte, []byte, bool) { return k, append(swapped(v), 0, 0, 0, 0), true },
 		Back:    func(k, v []byte) ([]byte, []byte, bool) { return k, swapped(v), true },

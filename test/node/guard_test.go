@@ -131,7 +131,7 @@ func guardCount(t *testing.T, node *nodekit.Node) uint64 {
 }
 
 // Foreign routes, nftables rules and programs stay, in the same order, while pods are attached and the agent restarts.
-func TestPrivilegedForeign_StateIsLeftAlone(t *testing.T) {
+func TestPrivilegedForeign_StateIsUnchanged(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	program := foreignProgram(t)

@@ -26,7 +26,7 @@ import (
 // A host outside and a pod attack the node in all ways at once, and the other pods lose no packet: not between each other, not on connections that they begin
 // with a host outside, and not on connections that the host tries to reset. No address of the node lets the pod, which may reach the entity world, reach a
 // process of the node. The soak has 50 pods and takes ten minutes.
-func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
+func TestPrivilegedHostile_HostAndPod_DoNotDisruptPods(t *testing.T) {
 	t.Parallel()
 	options := roomy()
 	if !soaks() { // tables that the attacks would fill in seconds
@@ -98,20 +98,20 @@ func hostilePod(t *testing.T, node *nodekit.Node) (pod *nodekit.Pod, heard func(
 		"{apiVersion: v1, kind: Pod, metadata: {namespace: hostile, name: hostile, labels: {app: hostile}}, spec: {containers: [{name: c}]}}"}
 	write(objects...)
 	pod, heard = addPod(t, node, "hostile/hostile"), listenOnTheNode(t, node)
-	hear := func(ipv6, want bool) error {
+	sendAndCheck := func(ipv6, want bool) error {
 		a := attackerAt(t, node, pod)
 		frame := a.datagram(a.from(pod.Addr(ipv6)), netip.AddrPortFrom(node.UplinkAddr(ipv6), 2222))
 		return errors.Join(nodekit.SendFrame(pod, "eth0", frame), heard(ipv6, want))
 	}
 	for _, f := range families {
-		if err := hear(f.ipv6, true); err != nil {
+		if err := sendAndCheck(f.ipv6, true); err != nil {
 			t.Fatalf("before there is a policy, over %s: %v", f.name, err)
 		}
 	}
 	write(append(objects, ciliumPolicy("hostile", "endpointSelector: {}, egress: [{toEntities: [world]}, "+
 		"{toEntities: [host], icmps: [{fields: [{family: IPv4, type: 8}, {family: IPv6, type: 128}]}]}]"))...)
 	for _, f := range families {
-		eventually(t, func() error { return hear(f.ipv6, false) })
+		eventually(t, func() error { return sendAndCheck(f.ipv6, false) })
 	}
 	return pod, heard
 }
@@ -241,7 +241,7 @@ func spoofedFlows(t *testing.T, m *ebpf.Map) (n, answered int) {
 // attack holds the frames that one place sends continuously.
 type attack struct {
 	name   string
-	from   nodekit.Place
+	from   nodekit.NetNS
 	frames [][]byte
 }
 
@@ -259,7 +259,7 @@ func hostOutside(t *testing.T, node *nodekit.Node) attacker {
 }
 
 // attackerAt returns an attacker at a pod or at the host outside.
-func attackerAt(t *testing.T, node *nodekit.Node, at nodekit.Place) attacker {
+func attackerAt(t *testing.T, node *nodekit.Node, at nodekit.NetNS) attacker {
 	t.Helper()
 	if pod, is := at.(*nodekit.Pod); is {
 		e := endsOf(t, pod)
@@ -375,7 +375,7 @@ func (a attacker) packet(src, dst netip.Addr, protocol layers.IPProtocol, rest f
 }
 
 // macOf returns the link address of the uplink at one of its ends.
-func macOf(t *testing.T, at nodekit.Place) (mac net.HardwareAddr) {
+func macOf(t *testing.T, at nodekit.NetNS) (mac net.HardwareAddr) {
 	t.Helper()
 	if err := at.Do(func() error {
 		link, err := net.InterfaceByName("eth0")

@@ -128,7 +128,7 @@ func tooBig(p gopacket.Packet) int {
 }
 
 // A pod that loses its permanent neighbour entry requests its gateway's address and gets a reply.
-func TestPrivilegedNeighbour_GatewayIsAnsweredFor(t *testing.T) {
+func TestPrivilegedNeighbour_GatewayRequest_GetsReply(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")
@@ -159,7 +159,7 @@ func TestPrivilegedNeighbour_GatewayIsAnsweredFor(t *testing.T) {
 }
 
 // A packet to an unassigned address of the pod range is dropped with its reason and counted.
-func TestPrivilegedHost_ToAnAddressThatNoPodHas(t *testing.T) {
+func TestPrivilegedHost_UnassignedPodAddress_IsDropped(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, withMetrics())
 	addPod(t, node, "a")

@@ -153,7 +153,7 @@ func (n kubeNode) identityOfCluster(t *testing.T, p *nodekit.Pod) (row endpointI
 type observed struct {
 	mu         sync.Mutex
 	identities []uint32 // in order, without consecutive repetitions; 0 is a free slot
-	looks      int
+	lookups    int
 }
 
 func ofCluster(id uint32) bool { return id >= identity.ClusterMin && id <= identity.ClusterMax }
@@ -193,11 +193,11 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 				slot.Identity = 0
 			}
 			o.mu.Lock()
-			if o.looks++; len(o.identities) == 0 || o.identities[len(o.identities)-1] != slot.Identity {
+			if o.lookups++; len(o.identities) == 0 || o.identities[len(o.identities)-1] != slot.Identity {
 				o.identities = append(o.identities, slot.Identity)
 			}
 			o.mu.Unlock()
-			if o.looks%100 == 0 {
+			if o.lookups%100 == 0 {
 				time.Sleep(time.Millisecond) // the agent, the API server and other tests need a CPU as well
 			}
 		}
@@ -220,7 +220,7 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 			if err := group.Wait(); err != nil {
 				t.Error(err)
 			}
-			t.Logf("%d looks at the facts found %v; %d packets were answered", o.looks, o.identities, sent)
+			t.Logf("%d looks at the facts found %v; %d packets were answered", o.lookups, o.identities, sent)
 		})
 	}
 	t.Cleanup(stop)
@@ -229,7 +229,7 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 
 // While the API server is unavailable, a new pod works at once with a provisional identity of this node; the identity of the cluster replaces it in the kernel
 // with one store.
-func TestPrivilegedIdentity_ProvisionalBecomesRealWithoutAGap(t *testing.T) {
+func TestPrivilegedIdentity_ProvisionalReplacedWithoutGap(t *testing.T) {
 	t.Parallel()
 	n := startKubeNode(t)
 	peer := n.startPod(t, "peer", map[string]string{"app": "peer"})

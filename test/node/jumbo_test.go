@@ -12,7 +12,7 @@ import (
 
 // Two nodes have an MTU of 9000, the third one has 1500. The agents report the smaller MTU of the paths to the third node, and senders learn it, with and
 // without a tunnel. Large packets pass unchanged between the first two nodes.
-func TestPrivilegedMTU_OneNodeHasLess(t *testing.T) {
+func TestPrivilegedMTU_SmallerOnOneNode(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]struct {
 		args     []string
@@ -72,14 +72,14 @@ func TestPrivilegedMTU_OneNodeHasLess(t *testing.T) {
 						if from == to {
 							continue
 						}
-						for sender, place := range map[string]nodekit.Place{"a pod": pods[from], "the node": from.Host()} {
+						for sender, place := range map[string]nodekit.NetNS{"a pod": pods[from], "the node": from.Host()} {
 							if err := nodekit.TCP(place, pods[to], pods[to].Addr(family.ipv6), 1<<20); err != nil {
 								t.Errorf("%s: a stream of %s, %s to %s: %v", family.name, sender, from.Name(), to.Name(), err)
 							}
 						}
 					}
 				}
-				for sender, place := range map[string]nodekit.Place{"a pod": pods[one], "the node": one.Host()} {
+				for sender, place := range map[string]nodekit.NetNS{"a pod": pods[one], "the node": one.Host()} {
 					addr := pods[three].Addr(family.ipv6)
 					eventually(t, func() error { return nodekit.PingBriefly(place, addr, 4000) }) // the first packet may cause the ICMP error with the MTU
 					if err := nodekit.UDP(place, pods[three], addr, 4000); err != nil {

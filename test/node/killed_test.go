@@ -26,9 +26,9 @@ func TestPrivilegedAdd_KilledAtAnyPointLeavesNothing(t *testing.T) {
 	node := startNode(t, nodekit.Options{})
 	before := settled(t, node)
 	for _, c := range []struct{ name, request, answer string }{
-		{name: "before it asks for addresses", request: "POST /v1/ipam"},
-		{name: "behind the addresses", answer: "POST /v1/ipam"},
-		{name: "behind the link, before PUT", request: "PUT /v1/endpoint"},
+		{name: "before the request for addresses", request: "POST /v1/ipam"},
+		{name: "after the addresses", answer: "POST /v1/ipam"},
+		{name: "after the link, before PUT", request: "PUT /v1/endpoint"},
 		{name: "during PUT", answer: "PUT /v1/endpoint"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

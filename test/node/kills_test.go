@@ -41,7 +41,7 @@ var kills = []kill{
 
 // When any process of Waggle is killed at any moment, traffic is not interrupted, denied traffic stays denied, other pods are attached and detached, and no
 // state remains. The soak kills in a random order and after pauses.
-func TestPrivilegedKills_DisturbNobody(t *testing.T) {
+func TestPrivilegedKills_DoNotDisruptTraffic(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
 	before := lasting(t, node)
@@ -57,7 +57,7 @@ func TestPrivilegedKills_DisturbNobody(t *testing.T) {
 			if soaks() {
 				time.Sleep(k.within(time.Second))
 			}
-			traffic.say(t, "%s", kills[i].name)
+			traffic.logf(t, "%s", kills[i].name)
 			if err := kills[i].do(k); err != nil {
 				t.Errorf("%v %s: %v", traffic.At(), kills[i].name, err)
 			}

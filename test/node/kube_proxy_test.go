@@ -74,7 +74,7 @@ func TestPrivilegedKubeProxy_ServicesBetweenNodes(t *testing.T) {
 				}
 				at := netip.AddrPortFrom(backend, farPort)
 				for name, path := range map[string]struct {
-					from nodekit.Place
+					from nodekit.NetNS
 					to   netip.AddrPort
 				}{
 					"a pod of the other node":   {client, netip.AddrPortFrom(clusterIP, farService)},

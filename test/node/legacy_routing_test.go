@@ -23,7 +23,7 @@ func forwardDrops(from, to *nodekit.Pod) []ruleText {
 
 // The first of two nodes has --enable-host-legacy-routing: rules of its chain FORWARD apply to packets between its pods and the pod of the other node, in both
 // directions. The other node has the default: its rules do not see these packets. Without rules the pods reach each other.
-func TestPrivilegedLegacyRouting_RulesOfForwardHold(t *testing.T) {
+func TestPrivilegedLegacyRouting_ForwardRulesApply(t *testing.T) {
 	t.Parallel()
 	for mode, args := range map[string][]string{"tunnel": nil, "native": {"--auto-direct-node-routes"}, "hybrid": nil} {
 		t.Run(mode, func(t *testing.T) {

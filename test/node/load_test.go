@@ -48,31 +48,31 @@ func startTraffic(t *testing.T, node *nodekit.Node, rates load.Rates) *traffic {
 			paths = append(paths, p)
 		}
 	}
-	liar, victim := addPod(t, node, "liar"), addPod(t, node, "victim")
-	l := load.StartFor(t, rates, paths, probes(t, node, liar, victim, b))
-	return &traffic{Load: l, node: node, pods: []*nodekit.Pod{a, b, c, liar, victim}, none: startForbidden(t, node, a)}
+	spoofer, victim := addPod(t, node, "liar"), addPod(t, node, "victim")
+	l := load.StartFor(t, rates, paths, probes(t, node, spoofer, victim, b))
+	return &traffic{Load: l, node: node, pods: []*nodekit.Pod{a, b, c, spoofer, victim}, none: startForbidden(t, node, a)}
 }
 
 // probes returns spoofed packets of a pod with a false address or MAC, towards another pod and the node.
-func probes(t *testing.T, node *nodekit.Node, liar, victim, other *nodekit.Pod) (all []load.Probe) {
+func probes(t *testing.T, node *nodekit.Node, spoofer, victim, other *nodekit.Pod) (all []load.Probe) {
 	t.Helper()
-	e := endsOf(t, liar)
+	e := endsOf(t, spoofer)
 	for _, f := range families {
-		self := liar.Addr(f.ipv6)
-		strangers := []netip.Addr{netip.MustParseAddr("10.244.1.250"), other.Addr(f.ipv6), liar.Gateway(f.ipv6), outsideAddr(f.ipv6)}
+		self := spoofer.Addr(f.ipv6)
+		sources := []netip.Addr{netip.MustParseAddr("10.244.1.250"), other.Addr(f.ipv6), spoofer.Gateway(f.ipv6), outsideAddr(f.ipv6)}
 		if f.ipv6 {
-			strangers[0] = netip.MustParseAddr("fd00:10:244:1::bad")
+			sources[0] = netip.MustParseAddr("fd00:10:244:1::bad")
 		}
 		for _, to := range []struct {
 			name string
-			at   nodekit.Place
+			at   nodekit.NetNS
 			addr netip.Addr
-		}{{"pod", victim, victim.Addr(f.ipv6)}, {"node", node.Host(), liar.Gateway(f.ipv6)}} {
-			p := load.Probe{Name: "lies to the " + to.name + " " + f.name, From: liar, Device: "eth0", To: to.at,
+		}{{"pod", victim, victim.Addr(f.ipv6)}, {"node", node.Host(), spoofer.Gateway(f.ipv6)}} {
+			p := load.Probe{Name: "lies to the " + to.name + " " + f.name, From: spoofer, Device: "eth0", To: to.at,
 				Addr: netip.AddrPortFrom(to.addr, 2222), Honest: udp(t, e.pod, e.peer, self, to.addr, 64)}
-			p.Lies = append(p.Lies, udp(t, strangerMAC, e.peer, self, to.addr, 64))
-			for _, stranger := range strangers {
-				p.Lies = append(p.Lies, udp(t, e.pod, e.peer, stranger, to.addr, 64))
+			p.Lies = append(p.Lies, udp(t, foreignMAC, e.peer, self, to.addr, 64))
+			for _, source := range sources {
+				p.Lies = append(p.Lies, udp(t, e.pod, e.peer, source, to.addr, 64))
 			}
 			all = append(all, p)
 		}
@@ -123,8 +123,8 @@ func (l *traffic) end(t *testing.T) {
 	}
 }
 
-// say logs a message with a time that is comparable to the times of the report.
-func (l *traffic) say(t *testing.T, format string, args ...any) {
+// logf logs a message with a time that is comparable to the times of the report.
+func (l *traffic) logf(t *testing.T, format string, args ...any) {
 	t.Helper()
 	t.Logf("%v %s", l.At(), fmt.Sprintf(format, args...))
 }

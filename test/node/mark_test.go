@@ -29,7 +29,7 @@ func TestPrivilegedMark_DoesNotReachAPod(t *testing.T) {
 	const port = 2222
 	for _, family := range families {
 		received := nodekit.Listen(t, b, b.Addr(family.ipv6), port)
-		for name, from := range map[string]nodekit.Place{"pod": a, "node": node.Host()} {
+		for name, from := range map[string]nodekit.NetNS{"pod": a, "node": node.Host()} {
 			if err := from.Do(func() error { return sendMarked(netip.AddrPortFrom(b.Addr(family.ipv6), port)) }); err != nil {
 				t.Fatalf("%s from the %s: %v", family.name, name, err)
 			}
@@ -91,9 +91,9 @@ func readMarks(t *testing.T, pod *nodekit.Pod) (marked, all uint64) {
 // sendMarked sends a datagram whose mark resembles one of Waggle.
 func sendMarked(to netip.AddrPort) error {
 	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
-		var refused error
-		err := c.Control(func(fd uintptr) { refused = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, 0x50f00) })
-		return errors.Join(err, refused)
+		var sockErr error
+		err := c.Control(func(fd uintptr) { sockErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, 0x50f00) })
+		return errors.Join(err, sockErr)
 	}}
 	conn, err := dialer.DialContext(context.Background(), "udp", to.String())
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // The node loses the masquerade address of its pods and gets another one. A UDP socket of a pod uses the new address from its next datagram on. A TCP
 // connection, which cannot change its address, is reset with its next packet, so no client waits for replies to the lost address.
-func TestPrivilegedMasquerade_AddressThatTheNodeLoses(t *testing.T) {
+func TestPrivilegedMasquerade_AddressRemovedFromNode(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	pod := addPod(t, node, "one")
@@ -43,7 +43,7 @@ func TestPrivilegedMasquerade_AddressThatTheNodeLoses(t *testing.T) {
 		}
 		eventually(t, func() error { return seenAs(time.Second, datagrams, is.Addr()) })
 		eventually(t, func() error {
-			if err := exchangeWithin(patience, stream); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
+			if err := exchangeWithin(noReplyTimeout, stream); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
 				return fmt.Errorf("the connection under the address that is gone: %w", err)
 			}
 			return nil
@@ -52,7 +52,7 @@ func TestPrivilegedMasquerade_AddressThatTheNodeLoses(t *testing.T) {
 }
 
 // dial opens a socket of a pod.
-func dial(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) (conn net.Conn) {
+func dial(t *testing.T, from nodekit.NetNS, network string, to netip.AddrPort) (conn net.Conn) {
 	t.Helper()
 	if err := from.Do(func() (err error) {
 		conn, err = net.Dial(network, to.String())

@@ -11,7 +11,7 @@ import (
 
 // The agent follows the file of the ip-masq-agent while it runs and over a restart: a server outside sees pods under their own addresses when the file excludes
 // the destination from masquerading, and under the node's address otherwise. An invalid file changes nothing.
-func TestPrivilegedMasquerade_FollowsTheIPMasqAgentsFile(t *testing.T) {
+func TestPrivilegedMasquerade_FollowsIPMasqAgentFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ip-masq-agent")
 	write := func(text string) {
@@ -29,7 +29,7 @@ func TestPrivilegedMasquerade_FollowsTheIPMasqAgentsFile(t *testing.T) {
 		bad     = "nonMasqueradeCIDRs: [192.0.2.0/99]\n"
 	)
 	write(others)
-	m := newMarket(t, "--enable-ip-masq-agent", "--ip-masq-agent-config-path="+file)
+	m := newServiceFixture(t, "--enable-ip-masq-agent", "--ip-masq-agent-config-path="+file)
 	routeBack(t, m.Node)
 	pod := m.pod(t, "one")
 	answerWithName(t, m.OutsideHost(), "outside", 9000)
@@ -42,7 +42,7 @@ func TestPrivilegedMasquerade_FollowsTheIPMasqAgentsFile(t *testing.T) {
 			}
 			for _, network := range networks { // from another port each time, so it is a new flow
 				eventually(t, func() error {
-					a, err := askBriefly(t.Context(), pod, network, to)
+					a, err := requestBriefly(t.Context(), pod, network, to)
 					if err == nil && a.client != want {
 						err = fmt.Errorf("%s: %s over %s sees %s, want %s", what, to, network, a.client, want)
 					}

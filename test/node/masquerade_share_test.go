@@ -18,12 +18,12 @@ import (
 
 // A pod that opens as many flows to the outside as it can gets its quota of the node's translations at most, and leaves the other pods their quotas. When its
 // flows have expired, it can open others; when the pod is deleted, none of its flows remains.
-func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
+func TestPrivilegedMasquerade_NoisyNeighbour_LimitedToQuota(t *testing.T) {
 	t.Parallel()
 	const entries, percent = 1024, 5
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--prometheus-serve-addr", metricsAddress,
 		fmt.Sprintf("--bpf-nat-global-max=%d", entries), fmt.Sprintf("--bpf-ct-endpoint-share=%d", percent)}})
-	hog, victim := addPod(t, node, "hog"), addPod(t, node, "victim")
+	noisy, victim := addPod(t, node, "hog"), addPod(t, node, "victim")
 	id := endpointID(t, node, "default/hog")
 	counts := ctMap(t, node, bpf.MapNatFlows)
 	for i, family := range families {
@@ -33,7 +33,7 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 			share := int(natmap.Share(m.MaxEntries(), percent))
 			target, done := echoServer(t, "udp", node.OutsideHost(), outsideAddr(family.ipv6))
 			defer done()
-			open := func(from nodekit.Place, limit time.Duration) error {
+			open := func(from nodekit.NetNS, limit time.Duration) error {
 				conn, err := talkWithin(limit, "udp", from, target)
 				if err == nil {
 					t.Cleanup(func() { _ = conn.Close() }) // keeps its own port until the end
@@ -42,7 +42,7 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 			}
 			var first net.Conn
 			for n := range share {
-				conn, err := talk("udp", hog, target)
+				conn, err := talk("udp", noisy, target)
 				if err != nil {
 					t.Fatalf("flow %d of %d: %v", n+1, share, err)
 				}
@@ -51,9 +51,9 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 				}
 				t.Cleanup(func() { _ = conn.Close() })
 			}
-			before := refusedFor(t, node, events.NATShare)
+			before := dropsFor(t, node, events.NATShare)
 			for n := range 3 {
-				if err := open(hog, patience); err == nil {
+				if err := open(noisy, noReplyTimeout); err == nil {
 					t.Errorf("the hog's flow %d passes beyond its share of %d", share+n+1, share)
 				}
 				if err := open(victim, answerTimeout); err != nil {
@@ -71,7 +71,7 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 			if err := exchange(first); err != nil {
 				t.Errorf("the hog's flow that stands: %v", err)
 			}
-			if got := refusedFor(t, node, events.NATShare) - before; got < 3 {
+			if got := dropsFor(t, node, events.NATShare) - before; got < 3 {
 				t.Errorf("%v packets were counted as refused, want at least 3", got)
 			}
 			eventually(t, func() error { // the collector updates the counts
@@ -83,11 +83,11 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 				return fmt.Errorf("nat top: %+v", natTop(t, node))
 			})
 			expireTranslations(t, m, family.ipv6)
-			roomAgain(t, hog, target)
+			awaitCapacity(t, noisy, target)
 			if i < len(families)-1 {
 				return
 			}
-			if err := hog.Detach(t.Context()); err != nil {
+			if err := noisy.Detach(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, func() error {

@@ -9,7 +9,7 @@ import (
 
 // A server outside sees pods under their own addresses when masquerading is off or the server is within the native routing range. A group of
 // [TestPrivilegedService_Groups] covers the other case, in which it sees the node's address.
-func TestPrivilegedMasquerade_WhoTheOutsideSees(t *testing.T) {
+func TestPrivilegedMasquerade_SourceSeenOutside(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string][]string{
 		"pods, masquerading off": {"--enable-ipv4-masquerade=false", "--enable-ipv6-masquerade=false"},
@@ -17,14 +17,14 @@ func TestPrivilegedMasquerade_WhoTheOutsideSees(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			newMarket(t, c...).whoTheOutsideSees(t, true)
+			newServiceFixture(t, c...).sourceSeenOutside(t, true)
 		})
 	}
 }
 
-// whoTheOutsideSees checks that a server outside sees pods under their own addresses if own is set, and under the node's address otherwise. A reply to a
+// sourceSeenOutside checks that a server outside sees pods under their own addresses if own is set, and under the node's address otherwise. A reply to a
 // request from outside leaves under the pod's own address in both cases.
-func (m *market) whoTheOutsideSees(t *testing.T, own bool) {
+func (m *serviceFixture) sourceSeenOutside(t *testing.T, own bool) {
 	routeBack(t, m.Node)
 	one, two := m.pod(t, "one", 8080), m.pod(t, "two")
 	answerWithName(t, m.OutsideHost(), "outside", 9000)
@@ -65,7 +65,7 @@ func uplinkAddr(ipv6 bool) netip.Addr {
 // Streams, fragmented datagrams, and ICMP errors for a closed port reach the pod whose packets left under the node's address.
 func TestPrivilegedMasquerade_StreamsAndFragments(t *testing.T) {
 	t.Parallel()
-	m := newMarket(t)
+	m := newServiceFixture(t)
 	one := m.pod(t, "one")
 	for _, f := range families {
 		for _, size := range []int{100, 9000} {

@@ -101,8 +101,8 @@ func (m *model) do(ctx context.Context, s step) error {
 		return m.stop(ctx)
 	case s.what == "add" && pod == nil:
 		return m.add(ctx, s)
-	case s.what == "late" && m.former[s.slot] != nil:
-		return m.former[s.slot].Detach(ctx)
+	case s.what == "late" && m.previous[s.slot] != nil:
+		return m.previous[s.slot].Detach(ctx)
 	case pod == nil:
 		return nil // other steps need a pod
 	case s.what == "del":
@@ -220,10 +220,10 @@ func (m *model) remove(ctx context.Context, slot int, del bool) error {
 
 // forget removes the namespace and records the sandbox as the previous one of its slot.
 func (m *model) forget(slot int) error {
-	m.former[slot] = m.pods[slot]
+	m.previous[slot] = m.pods[slot]
 	delete(m.pods, slot)
 	delete(m.checks, slot)
-	return m.former[slot].Close()
+	return m.previous[slot].Close()
 }
 
 func (m *model) delete(ctx context.Context, s step) error {

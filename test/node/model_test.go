@@ -94,13 +94,13 @@ const slots = 4
 
 // model is the expected state of a node.
 type model struct {
-	node   *nodekit.Node
-	before []string // facts without any pod
-	up     bool     // the agent runs
-	pods   map[int]*nodekit.Pod
-	checks map[int]bool         // pods whose ADD went through libcni, which keeps the data that CHECK needs
-	former map[int]*nodekit.Pod // the last removed sandbox of a slot
-	steps  int
+	node     *nodekit.Node
+	before   []string // facts without any pod
+	up       bool     // the agent runs
+	pods     map[int]*nodekit.Pod
+	checks   map[int]bool         // pods whose ADD went through libcni, which keeps the data that CHECK needs
+	previous map[int]*nodekit.Pod // the last removed sandbox of a slot
+	steps    int
 }
 
 func newModel(t *testing.T) *model {
@@ -109,7 +109,7 @@ func newModel(t *testing.T) *model {
 	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.0.0/16",
 		AgentArgs: []string{"--pod-link-gc-interval=1s", "--endpoint-gc-interval=1s"}})
 	return &model{node: node, before: lasting(t, node), up: true,
-		pods: map[int]*nodekit.Pod{}, checks: map[int]bool{}, former: map[int]*nodekit.Pod{}}
+		pods: map[int]*nodekit.Pod{}, checks: map[int]bool{}, previous: map[int]*nodekit.Pod{}}
 }
 
 // sequence performs the steps, compares, removes all pods and compares again.

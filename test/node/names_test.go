@@ -17,7 +17,7 @@ import (
 )
 
 // Any names of a runtime are rejected with a CNI error or do no harm, and no state remains.
-func TestPrivilegedNames_HostileOnesDoNoHarm(t *testing.T) {
+func TestPrivilegedNames_HostileNames_RejectedOrHarmless(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	bystander := addPod(t, node, "bystander")
@@ -96,7 +96,7 @@ func plugin(t *testing.T, node *nodekit.Node, command string, env map[string]str
 }
 
 // An address of one endpoint cannot be claimed for another endpoint.
-func TestPrivilegedAddress_TakenByAnotherIsRefused(t *testing.T) {
+func TestPrivilegedAddress_InUse_ClaimIsRejected(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	owner, other := addPod(t, node, "owner"), addPod(t, node, "other")

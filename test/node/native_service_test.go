@@ -61,19 +61,19 @@ func serveBetweenNodes(t *testing.T, all []kubeNode, client, neighbour, server *
 	}
 	at := netip.AddrPortFrom(server.Addr(ipv6), farPort)
 	for name, path := range map[string]struct {
-		from nodekit.Place
+		from nodekit.NetNS
 		to   netip.AddrPort
 	}{
-		"a pod of the other node":                         {client, netip.AddrPortFrom(clusterIP, farService)},
-		"a pod of the same node":                          {neighbour, netip.AddrPortFrom(clusterIP, farService)},
-		"the backend itself":                              {server, netip.AddrPortFrom(clusterIP, farService)},
-		"the other node":                                  {one.Host(), netip.AddrPortFrom(clusterIP, farService)},
-		"the same node":                                   {two.Host(), netip.AddrPortFrom(clusterIP, farService)},
-		"a pod by the node port of a node":                {client, netip.AddrPortFrom(two.UplinkAddr(ipv6), farNodePort)},
-		"the backend itself by the node port of its node": {server, netip.AddrPortFrom(two.UplinkAddr(ipv6), farNodePort)},
-		"the backend itself by that of the other node":    {server, netip.AddrPortFrom(one.UplinkAddr(ipv6), farNodePort)},
-		"outside by the other node":                       {one.OutsideHost(), netip.AddrPortFrom(one.UplinkAddr(ipv6), farNodePort)},
-		"outside by the same node":                        {one.OutsideHost(), netip.AddrPortFrom(two.UplinkAddr(ipv6), farNodePort)},
+		"a pod of the other node":                             {client, netip.AddrPortFrom(clusterIP, farService)},
+		"a pod of the same node":                              {neighbour, netip.AddrPortFrom(clusterIP, farService)},
+		"the backend itself":                                  {server, netip.AddrPortFrom(clusterIP, farService)},
+		"the other node":                                      {one.Host(), netip.AddrPortFrom(clusterIP, farService)},
+		"the same node":                                       {two.Host(), netip.AddrPortFrom(clusterIP, farService)},
+		"a pod by the node port of a node":                    {client, netip.AddrPortFrom(two.UplinkAddr(ipv6), farNodePort)},
+		"the backend itself by the node port of its node":     {server, netip.AddrPortFrom(two.UplinkAddr(ipv6), farNodePort)},
+		"the backend itself by the address of the other node": {server, netip.AddrPortFrom(one.UplinkAddr(ipv6), farNodePort)},
+		"outside by the other node":                           {one.OutsideHost(), netip.AddrPortFrom(one.UplinkAddr(ipv6), farNodePort)},
+		"outside by the same node":                            {one.OutsideHost(), netip.AddrPortFrom(two.UplinkAddr(ipv6), farNodePort)},
 	} {
 		if _, isPod := path.from.(*nodekit.Pod); packets && !isPod && path.to.Port() == farService {
 			continue // a process of a node needs the translation at sockets, or kube-proxy

@@ -91,7 +91,7 @@ func withoutIPv4(t *testing.T, areReady func(*testing.T, []kubeNode), args ...st
 	server := two.startPod(t, "server", map[string]string{"app": "server"})
 	areReady(t, all)
 	addr := server.Addr(true)
-	for _, from := range []nodekit.Place{client, one.Host()} {
+	for _, from := range []nodekit.NetNS{client, one.Host()} {
 		if err := errors.Join(nodekit.Ping(from, addr, 4000), nodekit.TCP(from, server, addr, 1<<20), nodekit.UDP(from, server, addr, 100)); err != nil {
 			t.Error(err)
 		}
@@ -105,7 +105,7 @@ func withoutIPv4(t *testing.T, areReady func(*testing.T, []kubeNode), args ...st
 
 // While an agent is dead, another node gets pod ranges that the agent's node does not know. Datagrams to a pod there leave under the address of the node, like
 // datagrams to the entity world. When the agent runs again, later datagrams of the same flow leave under the address of the pod.
-func TestPrivilegedNative_FlowThatBeganBeforeTheRangeWasKnown(t *testing.T) {
+func TestPrivilegedNative_FlowOlderThanRange(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
 	one, two := all[0], all[1]
@@ -179,7 +179,7 @@ func policiesBetweenNodes(t *testing.T, all []kubeNode) {
 			if err := errors.Join(nodekit.Ping(client, addr, 56), nodekit.TCP(client, server, addr, 1<<16), nodekit.UDP(client, server, addr, 100)); err != nil {
 				t.Errorf("%s: the client that is allowed: %v", family.name, err)
 			}
-			for name, denied := range map[string]nodekit.Place{"the other pod": other, "the other node": one.Host()} {
+			for name, denied := range map[string]nodekit.NetNS{"the other pod": other, "the other node": one.Host()} {
 				if err := nodekit.PingBriefly(denied, addr, 56); err == nil {
 					t.Errorf("%s: %s reaches the server", family.name, name)
 				}
@@ -198,7 +198,7 @@ func policiesBetweenNodes(t *testing.T, all []kubeNode) {
 		t.Fatal(err)
 	}
 	waitReady(t, two.Node)
-	t.Run("it runs again", verdicts)
+	t.Run("the agent runs again", verdicts)
 	one.putPod("client", map[string]string{"app": "former"})
 	one.putPod("other", map[string]string{"app": "client"})
 	client, other = other, client
@@ -254,7 +254,7 @@ func reachBetween(t *testing.T, from, to *nodekit.Node, pods map[*nodekit.Node]*
 		t.Run(fmt.Sprintf("%s from %s to %s", family.name, from.Name(), to.Name()), func(t *testing.T) {
 			client, server := pods[from], pods[to]
 			addr, own := server.Addr(family.ipv6), client.Addr(family.ipv6)
-			for _, sender := range []nodekit.Place{client, from.Host()} {
+			for _, sender := range []nodekit.NetNS{client, from.Host()} {
 				if err := errors.Join(nodekit.Ping(sender, addr, 4000), nodekit.TCP(sender, server, addr, 1<<16), nodekit.UDP(sender, server, addr, 100)); err != nil {
 					t.Error(err)
 				}

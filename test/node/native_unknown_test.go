@@ -14,7 +14,7 @@ import (
 
 // Without a tunnel, a node does not treat pods of another node that it does not know yet as the entity world, and packets to them do not get the address of
 // this node.
-func TestPrivilegedNative_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
+func TestPrivilegedNative_UnknownRemotePods(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes")
 	one, two := all[0], all[1]
@@ -41,23 +41,23 @@ func TestPrivilegedNative_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 			}
 		}
 	}
-	t.Run("the API server is away", verdicts)
+	t.Run("the API server is unreachable", verdicts)
 	if err := two.StopAgent(t.Context()); err != nil { // a killed agent may leave a copy of the objects without the last identities
 		t.Fatal(err)
 	}
-	t.Run("the agent is away", verdicts)
+	t.Run("the agent is stopped", verdicts)
 	if err := two.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
 	waitReady(t, two.Node)
-	t.Run("it runs again", verdicts)
+	t.Run("the agent runs again", verdicts)
 	if err := two.Do(func() error { two.server.Start(t); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for _, family := range families {
 		awaitIdentity(t, two, late.Addr(family.ipv6), one.identityOf(t, late).Identity)
 	}
-	t.Run("the node has heard of it", verdicts)
+	t.Run("the node has learned the pod", verdicts)
 }
 
 // putWorldly creates policies under which pods with the label app=worldly exchange packets with the entity world only.

@@ -15,16 +15,16 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedRange_ChangesUnderLivingPods restarts the agent on a Node that has other pod CIDRs. A pod of the old ranges keeps working beside pods of the
+// TestPrivilegedRange_ChangesWithRunningPods restarts the agent on a Node that has other pod CIDRs. A pod of the old ranges keeps working beside pods of the
 // new ones, and leaves no state when it is deleted.
-func TestPrivilegedRange_ChangesUnderLivingPods(t *testing.T) {
+func TestPrivilegedRange_ChangesWithRunningPods(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	a := addPod(t, node, "a")
 	cached(t, node, a)
 	stop := pingOn(t, a, nodekit.UplinkIPv4.Addr(), nodekit.UplinkIPv6.Addr())
 	defer stop()
-	if err := errors.Join(node.StopAgent(t.Context()), giveRanges(node, "10.99.0.0/24", "fd00:99::/64"), node.StartAgent()); err != nil {
+	if err := errors.Join(node.StopAgent(t.Context()), writeNodeCIDRs(node, "10.99.0.0/24", "fd00:99::/64"), node.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
@@ -104,8 +104,8 @@ func cached(t *testing.T, node *nodekit.Node, pod *nodekit.Pod) {
 	})
 }
 
-// giveRanges writes the Node with other pod CIDRs.
-func giveRanges(node *nodekit.Node, cidrs ...string) error {
+// writeNodeCIDRs writes the Node with other pod CIDRs.
+func writeNodeCIDRs(node *nodekit.Node, cidrs ...string) error {
 	text := fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\nspec:\n  podCIDRs: [\"%s\"]\n"+
 		"status:\n  addresses:\n  - {type: InternalIP, address: %s}\n", strings.Join(cidrs, `", "`), nodekit.UplinkIPv4.Addr())
 	return os.WriteFile(filepath.Join(node.ManifestsDir(), "node.yaml"), []byte(text), 0o644)

@@ -26,23 +26,23 @@ func TestPrivilegedNodeAddresses_FollowTheKernel(t *testing.T) {
 		do   func() error
 		want map[string][]string // texts that a map contains, or with the prefix "!" must not contain
 	}{
-		{"as it began", func() error { return nil }, map[string][]string{
+		{"initial addresses", func() error { return nil }, map[string][]string{
 			"bpf_endpoints": {old4.Addr().String()}, "ipcache": {old4.Addr().String()}, "netdevs": {"ipv4=" + old4.Addr().String()},
 			"ipcache_prefixes": {"identity=9", "identity=10"},
 		}},
-		{"addresses come", func() error { return errors.Join(addAddr("eth0", new4), addAddr("eth0", new6)) }, map[string][]string{
+		{"addresses added", func() error { return errors.Join(addAddr("eth0", new4), addAddr("eth0", new6)) }, map[string][]string{
 			"bpf_endpoints": {new4.Addr().String(), new6.Addr().String()}, "ipcache": {new4.Addr().String(), new6.Addr().String()},
 			"netdevs": {"ipv4=" + old4.Addr().String()}, // Kubernetes knows the node by this address
 		}},
-		{"the old one goes", func() error { return errors.Join(delAddr("eth0", old4), defaultRoute("eth0")) }, map[string][]string{
+		{"the old one removed", func() error { return errors.Join(delAddr("eth0", old4), defaultRoute("eth0")) }, map[string][]string{
 			"bpf_endpoints": {"!" + old4.Addr().String()}, // ipcache still has it, as the Node object lists it as an address of this node
 			"netdevs":       {"ipv4=" + new4.Addr().String()},
 		}},
-		{"a device comes", func() (err error) { index, err = addDevice("wan0", far4, far6); return err }, map[string][]string{
+		{"a device added", func() (err error) { index, err = addDevice("wan0", far4, far6); return err }, map[string][]string{
 			"bpf_endpoints": {far4.Addr().String(), far6.Addr().String()}, "ipcache": {far4.Addr().String(), far6.Addr().String()},
 			"netdevs": {"ipv4=" + far4.Addr().String(), "ipv6=" + far6.Addr().String()},
 		}},
-		{"it goes", func() error { return netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: index}}) }, map[string][]string{
+		{"the device removed", func() error { return netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: index}}) }, map[string][]string{
 			"bpf_endpoints": {"!" + far4.Addr().String(), "!" + far6.Addr().String()}, "ipcache": {"!" + far4.Addr().String()},
 			"netdevs": {"!" + far4.Addr().String(), "ipv4=" + new4.Addr().String()},
 		}},

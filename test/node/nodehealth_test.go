@@ -63,7 +63,7 @@ func shows(t *testing.T, n *nodekit.Node, command string, parts ...string) {
 
 // The link of a node fails and returns; its agent dies and returns; the node is removed. The other node reports each of these states, and reports itself as
 // healthy.
-func TestPrivilegedNodeHealth_ANodeIsLostAndReturns(t *testing.T) {
+func TestPrivilegedNodeHealth_NodeFailsAndRecovers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, "--prometheus-serve-addr", metricsAddress)
 	one, two := c.Nodes[0], c.Nodes[1]
@@ -119,14 +119,14 @@ func setPort(n *nodekit.Node, up bool) error {
 }
 
 // viewOf returns the digest with which the agent of a node replies to the agent of another one.
-func viewOf(n *nodekit.Node, asker string) (digest string, err error) {
+func viewOf(n *nodekit.Node, requester string) (digest string, err error) {
 	err = n.Do(func() error {
 		conn, err := net.DialTimeout("tcp", "127.0.0.1:4240", 10*time.Second)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		if _, err := fmt.Fprintf(conn, "GET /hello HTTP/1.1\r\nHost: x\r\nWaggle-Node: %s\r\nConnection: close\r\n\r\n", asker); err != nil {
+		if _, err := fmt.Fprintf(conn, "GET /hello HTTP/1.1\r\nHost: x\r\nWaggle-Node: %s\r\nConnection: close\r\n\r\n", requester); err != nil {
 			return err
 		}
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)

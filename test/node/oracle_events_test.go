@@ -30,7 +30,7 @@ func (o *oracle) round(t *testing.T) {
 	events := []event{{"leaves and comes back", o.leavesAndReturns}, {"is replaced", o.isReplaced}, {"gets other pod ranges", o.getsRanges},
 		{"exchanges its pod ranges with the next", o.exchangesRanges}, {"gets other addresses", o.getsAddresses}, {"has its agent killed", o.agentIsKilled},
 		{upgrade, o.getsAnotherAgent}, {upgrade, o.getsAnotherAgent}}
-	if soaks() && o.mode.tunnel { // without a tunnel other nodes report it later, see TestPrivilegedNodeHealth_ANodeIsLostAndReturns
+	if soaks() && o.mode.tunnel { // without a tunnel other nodes report it later, see TestPrivilegedNodeHealth_NodeFailsAndRecovers
 		events = append(events, event{"loses its link", o.losesItsLink})
 	}
 	o.random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
@@ -83,9 +83,9 @@ func (o *oracle) drain(t *testing.T, n *oracleNode) {
 // leavesAndReturns drains a node, removes it from the cluster, and adds it again.
 func (o *oracle) leavesAndReturns(t *testing.T, n *oracleNode) {
 	o.leave(t, n)
-	n.away = true
+	n.removed = true
 	o.check(t)
-	n.away = false
+	n.removed = false
 	o.rejoin(t, n)
 }
 

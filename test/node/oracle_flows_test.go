@@ -156,7 +156,7 @@ func (f *oracleFlow) converse(ctx context.Context, random *rand.Rand) {
 			}
 			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 		}
-		if err := sayWord(conn, random); err != nil {
+		if err := echoRandom(conn, random); err != nil {
 			if ctx.Err() == nil {
 				f.traffic.fault("%s: the connection from %s has ended after %d messages: %v", f.name, conn.LocalAddr(), f.words, err)
 			}
@@ -181,7 +181,7 @@ func (f *oracleFlow) dialOften(ctx context.Context) {
 		}
 		turn := f.held()
 		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-		err := sayWord(conn, random)
+		err := echoRandom(conn, random)
 		stop()
 		if err != nil && ctx.Err() == nil && turn >= 0 && turn == f.held() {
 			f.traffic.fault("%s: a short connection from %s: %v", f.name, conn.LocalAddr(), err)
@@ -207,8 +207,8 @@ func (f *oracleFlow) dial(ctx context.Context) (conn net.Conn) {
 	return conn
 }
 
-// sayWord sends random bytes and requires their echo.
-func sayWord(conn net.Conn, random *rand.Rand) error {
+// echoRandom sends random bytes and requires their echo.
+func echoRandom(conn net.Conn, random *rand.Rand) error {
 	sent := make([]byte, 1+random.IntN(2*oracleMessage))
 	for i := range sent {
 		sent[i] = byte(random.Uint32())

@@ -127,7 +127,7 @@ type oracle struct {
 // oracleNode is a node that may have left the cluster.
 type oracleNode struct {
 	kubeNode
-	away     bool // has left the cluster
+	removed  bool // has left the cluster
 	blind    bool // no agent runs
 	upgraded bool
 	addrs    [2]netip.Addr   // of eth0, of IPv4 and IPv6
@@ -192,7 +192,7 @@ func (o *oracle) takeTurn(t *testing.T) (end func()) {
 // here returns the nodes of the cluster.
 func (o *oracle) here() (here []*oracleNode) {
 	for _, n := range o.nodes {
-		if !n.away {
+		if !n.removed {
 			here = append(here, n)
 		}
 	}
@@ -262,16 +262,16 @@ func (o *oracle) check(t *testing.T) {
 	reached := time.Since(began).Round(time.Millisecond)
 	o.settled(t)
 	settled := time.Since(began).Round(time.Millisecond)
-	o.traffic.judge(o.traffic.all())
+	o.traffic.check(o.traffic.all())
 	t.Logf("%v all nodes hold what is, after %v; %d flows were awaited for %v", o.traffic.at(), settled, len(waiting), reached)
-	o.judgeDenied(t)
+	o.checkDenied(t)
 	for _, fault := range o.traffic.takeFaults() {
 		t.Error(fault)
 	}
 }
 
-// judgeDenied requires that talkers have received packets from talkers and their own node only.
-func (o *oracle) judgeDenied(t *testing.T) {
+// checkDenied requires that talkers have received packets from talkers and their own node only.
+func (o *oracle) checkDenied(t *testing.T) {
 	t.Helper()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -383,7 +383,7 @@ func (o *oracle) silence(t *testing.T, n *oracleNode) []*nodekit.Pod {
 		f.end()
 	}
 	n.stop()
-	o.judgeDenied(t)
+	o.checkDenied(t)
 	pods := n.pods()
 	o.mu.Lock()
 	defer o.mu.Unlock()

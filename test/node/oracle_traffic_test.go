@@ -259,11 +259,11 @@ func (tr *oracleTraffic) release(flows []*oracleFlow) {
 		}
 		f.mu.Unlock()
 	}
-	tr.judge(flows)
+	tr.check(flows)
 }
 
-// judge waits for the datagrams that were sent before the call and had to arrive, and records the missing ones as faults.
-func (tr *oracleTraffic) judge(flows []*oracleFlow) {
+// check waits for the datagrams that were sent before the call and had to arrive, and records the missing ones as faults.
+func (tr *oracleTraffic) check(flows []*oracleFlow) {
 	due := map[*oracleFlow]uint64{}
 	for _, f := range flows {
 		f.mu.Lock()
@@ -293,7 +293,7 @@ func (tr *oracleTraffic) judge(flows []*oracleFlow) {
 }
 
 // forbid starts attempts to reach denied addresses, which may change, from a place until stop is called.
-func (tr *oracleTraffic) forbid(from nodekit.Place, addrs func() []netip.Addr) (stop func()) {
+func (tr *oracleTraffic) forbid(from nodekit.NetNS, addrs func() []netip.Addr) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

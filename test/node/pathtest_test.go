@@ -158,9 +158,9 @@ func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 		"the port is blocked": {rule: "drop", want: "blocked", status: "UDP port 8472 between this node and node node-2 is blocked (the node itself answers)"},
 		"one way is blocked": {rule: "ip saddr " + nodekit.UplinkIPv4.Addr().String() + " drop", want: "one-way", peer: "blocked",
 			status: "UDP port 8472 from this node to node node-2 is blocked (its packets arrive at this node)"},
-		"large packets are lost": {rule: "udp length > 1370 drop", ipv6: true, want: "1340 bytes", status: "the path to node node-2 carries 1340 of 1430 bytes", route: 1340},
-		"checksums are spoilt":   {rule: "@th,312,8 6 @th,528,16 set 0x1234", want: "checksum", status: "corrupts checksums of packets inside the tunnel"},
-		"aggregates are lost":    {rule: "udp length > 1500 drop", offloads: true, want: "aggregates", status: "only single TCP segments from node"},
+		"large packets are lost":  {rule: "udp length > 1370 drop", ipv6: true, want: "1340 bytes", status: "the path to node node-2 carries 1340 of 1430 bytes", route: 1340},
+		"checksums are corrupted": {rule: "@th,312,8 6 @th,528,16 set 0x1234", want: "checksum", status: "corrupts checksums of packets inside the tunnel"},
+		"aggregates are lost":     {rule: "udp length > 1500 drop", offloads: true, want: "aggregates", status: "only single TCP segments from node"},
 		// A device segments aggregates and writes wrong outer checksums, which receivers verify over IPv6.
 		"aggregates get wrong checksums": {rule: "udp length > 1500 @th,48,16 set 0x1234", ipv6: true, offloads: true, segments: true, want: "aggregates",
 			status: "turn off the segmentation by the devices of node node-2"},
@@ -214,7 +214,7 @@ func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 
 // A link between two of three nodes has a smaller MTU than the devices. The agents report the smaller size of the paths to the node behind it; the other paths
 // are healthy.
-func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
+func TestPrivilegedPathTest_SmallerMTUBetweenNodes(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel")
 	one, three := all[0].Node, all[2].Node

@@ -17,7 +17,7 @@ import (
 
 // While the agent does not run, its pins are damaged: some are deleted, others are replaced by other objects. Programs keep running with their maps, the agent
 // creates new maps, fills them and only then replaces the programs, so traffic is not interrupted.
-func TestPrivilegedPins_SpoiltOnesDisturbNobody(t *testing.T) {
+func TestPrivilegedPins_CorruptPins_DoNotDisruptTraffic(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
 	traffic := startTraffic(t, node, gentle())
@@ -30,7 +30,7 @@ func TestPrivilegedPins_SpoiltOnesDisturbNobody(t *testing.T) {
 	if err := node.Do(func() error { return spoil(dir) }); err != nil {
 		t.Fatal(err)
 	}
-	traffic.say(t, "the pins are spoilt")
+	traffic.logf(t, "the pins are spoilt")
 	if err := node.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestPrivilegedPins_SpoiltOnesDisturbNobody(t *testing.T) {
 
 // A pin of a map that only the programs need is blocked by an object that cannot be moved. Traffic is not interrupted, and pods are attached and detached with
 // the programs of the previous run. As soon as the object is removed, the agent replaces the programs by itself.
-func TestPrivilegedPins_OneThatCannotBeMovedHealsWithoutARestart(t *testing.T) {
+func TestPrivilegedPins_BlockedPin_RecoversWithoutRestart(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
 	traffic := startTraffic(t, node, gentle())
@@ -76,7 +76,7 @@ func TestPrivilegedPins_OneThatCannotBeMovedHealsWithoutARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	says(t, node, fmt.Sprintf("degraded: datapath generation %d", thisGeneration), pin, "its pin cannot be renamed")
+	awaitStatus(t, node, fmt.Sprintf("degraded: datapath generation %d", thisGeneration), pin, "its pin cannot be renamed")
 	x, y := addPod(t, node, "new-x"), addPod(t, node, "new-y")
 	pingBoth(t, x, y)
 	if err := errors.Join(x.Check(t.Context()), x.Detach(t.Context()), y.Detach(t.Context())); err != nil {
@@ -85,13 +85,13 @@ func TestPrivilegedPins_OneThatCannotBeMovedHealsWithoutARestart(t *testing.T) {
 	if now := hooks(t, node); now != before {
 		t.Errorf("the hooks carried %q, now %q", before, now)
 	}
-	traffic.say(t, "out of the way")
+	traffic.logf(t, "out of the way")
 	if err := node.Do(func() error { return errors.Join(unix.Unmount(pin, 0), os.Remove(pin)) }); err != nil {
 		t.Fatal(err)
 	}
 	awaitOtherHooks(t, node, before)
 	requireGeneration(t, node, thisGeneration)
-	saysNot(t, node, "degraded: datapath")
+	awaitStatusWithout(t, node, "degraded: datapath")
 	traffic.end(t)
 }
 

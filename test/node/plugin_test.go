@@ -157,7 +157,7 @@ func podMTU(pod *nodekit.Pod, mtu, routeMTU int) error {
 	})
 }
 
-func TestPrivilegedMTU_OfDeviceAndRoutes(t *testing.T) {
+func TestPrivilegedMTU_DeviceAndRoutes(t *testing.T) {
 	t.Parallel()
 	for _, mtu := range []int{1280, 9000, 65520} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestPrivilegedCheck_FindsEachKindOfDamage(t *testing.T) {
 			})
 		}
 	}
-	stranger := net.HardwareAddr{2, 1, 2, 3, 4, 5}
+	otherMAC := net.HardwareAddr{2, 1, 2, 3, 4, 5}
 	for _, c := range []struct {
 		name   string
 		damage func(*nodekit.Pod) error
@@ -210,16 +210,16 @@ func TestPrivilegedCheck_FindsEachKindOfDamage(t *testing.T) {
 		{"pod's end renamed", inPod(func(l netlink.Link) error {
 			return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "eth7"))
 		}), "eth0"},
-		{"pod's MAC changed", inPod(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, stranger) }), "has address"},
+		{"pod's MAC changed", inPod(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, otherMAC) }), "has address"},
 		{"pod's MTU changed", inPod(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) }), "MTU"},
-		{"pod's IPv4 address gone", inPod(func(l netlink.Link) error { return deleteAddresses(l, netlink.FAMILY_V4) }), "address 10."},
-		{"pod's IPv6 address gone", inPod(func(l netlink.Link) error { return deleteAddresses(l, netlink.FAMILY_V6) }), "address fd00:"},
-		{"default route gone", inPod(func(l netlink.Link) error { return deleteDefault(l, netlink.FAMILY_V4) }), "route 0.0.0.0/0"},
-		{"IPv6 default route gone", inPod(func(l netlink.Link) error { return deleteDefault(l, netlink.FAMILY_V6) }), "route ::/0"},
-		{"neighbour gone", inPod(deleteNeighbours), "neighbour"},
-		{"link gone", inPod(netlink.LinkDel), ""},
+		{"pod's IPv4 address missing", inPod(func(l netlink.Link) error { return deleteAddresses(l, netlink.FAMILY_V4) }), "address 10."},
+		{"pod's IPv6 address missing", inPod(func(l netlink.Link) error { return deleteAddresses(l, netlink.FAMILY_V6) }), "address fd00:"},
+		{"default route missing", inPod(func(l netlink.Link) error { return deleteDefault(l, netlink.FAMILY_V4) }), "route 0.0.0.0/0"},
+		{"IPv6 default route missing", inPod(func(l netlink.Link) error { return deleteDefault(l, netlink.FAMILY_V6) }), "route ::/0"},
+		{"neighbour missing", inPod(deleteNeighbours), "neighbour"},
+		{"link missing", inPod(netlink.LinkDel), ""},
 		{"host end down", atHost(netlink.LinkSetDown), "is down"},
-		{"host end's MAC changed", atHost(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, stranger) }), "has address"},
+		{"host end's MAC changed", atHost(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, otherMAC) }), "has address"},
 		{"host end's MTU changed", atHost(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) }), "MTU"},
 		{"host end in another group", atHost(func(l netlink.Link) error { return netlink.LinkSetGroup(l, 7) }), "host end"},
 	} {

@@ -30,12 +30,12 @@ func (w *world) echoOfTheOtherDirectionIsNoReply(t *testing.T) {
 			out, in := flow{"x/a", "x/b", family.ipv6, "icmp", 0}, flow{"x/b", "x/a", family.ipv6, "icmp", 0}
 			for range 3 {
 				eventually(t, func() error {
-					if got := w.tryFor(t, matrixPatience, id, []flow{out}); !got[0] {
+					if got := w.tryFor(t, matrixTimeout, id, []flow{out}); !got[0] {
 						return fmt.Errorf("%s was not answered", out)
 					}
 					return nil
 				})
-				if got := w.tryFor(t, matrixPatience, id, []flow{in}); got[0] {
+				if got := w.tryFor(t, matrixTimeout, id, []flow{in}); got[0] {
 					t.Errorf("%s was answered", in)
 				}
 			}
@@ -44,7 +44,7 @@ func (w *world) echoOfTheOtherDirectionIsNoReply(t *testing.T) {
 }
 
 // connect opens a connection that stays until the test ends.
-func connect(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) net.Conn {
+func connect(t *testing.T, from nodekit.NetNS, network string, to netip.AddrPort) net.Conn {
 	t.Helper()
 	var conn net.Conn
 	if err := from.Do(func() (err error) {
@@ -58,8 +58,8 @@ func connect(t *testing.T, from nodekit.Place, network string, to netip.AddrPort
 }
 
 // echoes sends one byte and waits for its echo.
-func echoes(conn net.Conn, patience time.Duration) error {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+func echoes(conn net.Conn, timeout time.Duration) error {
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
 	if _, err := conn.Write([]byte{'?'}); err != nil {
@@ -71,7 +71,7 @@ func echoes(conn net.Conn, patience time.Duration) error {
 
 // A new policy is evaluated for existing connections, in the direction in which they were opened, regardless of the next sender; connections that the policy
 // allows keep working.
-func (w *world) establishedConnectionsAreJudgedAgain(t *testing.T) {
+func (w *world) establishedConnectionsAreReevaluated(t *testing.T) {
 	w.apply(t, "")
 	type connection struct {
 		conn  net.Conn
@@ -97,11 +97,11 @@ func (w *world) establishedConnectionsAreJudgedAgain(t *testing.T) {
 		var group errgroup.Group
 		for _, c := range all {
 			group.Go(func() error {
-				patience := 15 * time.Second
+				timeout := 15 * time.Second
 				if !want(c) {
-					patience = 300 * time.Millisecond
+					timeout = 300 * time.Millisecond
 				}
-				if err := echoes(c.conn, patience); (err == nil) != want(c) {
+				if err := echoes(c.conn, timeout); (err == nil) != want(c) {
 					t.Errorf("%s: %s: %v", what, c.name, err)
 				}
 				return nil
@@ -116,7 +116,7 @@ func (w *world) establishedConnectionsAreJudgedAgain(t *testing.T) {
 
 // Packets with a spoofed source get no rights of its owner: neither a pod nor the host outside passes as the node, which may reach all pods, or as a pod that a
 // policy allows.
-func TestPrivilegedPolicy_SpoofedAddressesOpenNothing(t *testing.T) {
+func TestPrivilegedPolicy_SpoofedSource_GetsNoAccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.apply(t, networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
@@ -126,10 +126,10 @@ func TestPrivilegedPolicy_SpoofedAddressesOpenNothing(t *testing.T) {
 			subject, friend := w.party("x/a").addrs[i], w.party("x/b").addrs[i]
 			node, gateway := w.party(theNode).addrs[i], w.party(marker).pod.Gateway(family.ipv6)
 			for _, lie := range []struct {
-				liar   string
-				source netip.Addr
+				spoofer string
+				source  netip.Addr
 			}{{theOutside, node}, {theOutside, gateway}, {theOutside, friend}, {"z/a", node}, {"z/a", gateway}, {"z/a", friend}, {"z/a", w.party(theOutside).addrs[i]}} {
-				if err := nodekit.Spoof(w.party(lie.liar), lie.source, subject); err != nil {
+				if err := nodekit.Spoof(w.party(lie.spoofer), lie.source, subject); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -176,21 +176,21 @@ func TestPrivilegedPolicy_TerminatingPods(t *testing.T) {
 }
 
 // A policy in the kernel stays enforced while no agent runs, and while a starting agent reads the current state.
-func TestPrivilegedPolicy_HoldsWhileTheAgentIsAway(t *testing.T) {
+func TestPrivilegedPolicy_EnforcedWhileAgentIsDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.apply(t, networkPolicy("x", selectA+"policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
 	heard := listenAll(t, w.party("x/a"))
-	liar := w.party("z/a")
+	deniedPeer := w.party("z/a")
 	to := &targets{}
 	to.add(w.party("x/a").addrs[:]...)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sent atomic.Int64
 	var group errgroup.Group
-	group.Go(func() error { return flood(ctx, liar, to, &sent) })
+	group.Go(func() error { return flood(ctx, deniedPeer, to, &sent) })
 	want := both(inbound("x/a", from("x/b")), outbound("x/a", none)) // without egress there are no replies
-	for _, away := range []func() error{func() error { return w.KillAgent(t.Context()) }, func() error { return w.StopAgent(t.Context()) }} {
-		if err := away(); err != nil {
+	for _, outage := range []func() error{func() error { return w.KillAgent(t.Context()) }, func() error { return w.StopAgent(t.Context()) }} {
+		if err := outage(); err != nil {
 			t.Fatal(err)
 		}
 		w.denies(t, usual, want)
@@ -206,7 +206,7 @@ func TestPrivilegedPolicy_HoldsWhileTheAgentIsAway(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Error(err)
 	}
-	if n := heard.from(liar.addrs[:]...); n > 0 || sent.Load() == 0 {
+	if n := heard.from(deniedPeer.addrs[:]...); n > 0 || sent.Load() == 0 {
 		t.Errorf("%d of %d packets came through", n, sent.Load())
 	}
 }

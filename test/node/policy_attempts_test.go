@@ -24,8 +24,8 @@ type attempt struct {
 	answered bool
 }
 
-// matrixPatience is the timeout of replies in a matrix; a later reply counts as lost, and the connection is tried again.
-const matrixPatience = 250 * time.Millisecond
+// matrixTimeout is the timeout of replies in a matrix; a later reply counts as lost, and the connection is tried again.
+const matrixTimeout = 250 * time.Millisecond
 
 // echoIDs distinguishes the pings of one test program.
 var echoIDs atomic.Uint32
@@ -94,9 +94,9 @@ func (a *attempt) echo() []byte {
 }
 
 // await waits until all attempts are done or the timeout has passed.
-func await(attempts []*attempt, patience time.Duration) error {
+func await(attempts []*attempt, timeout time.Duration) error {
 	open := slices.Clone(attempts)
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for len(open) > 0 && time.Now().Before(deadline) {
 		fds := make([]unix.PollFd, len(open))
 		for i, a := range open {
@@ -168,7 +168,7 @@ func closeAll(attempts []*attempt) {
 }
 
 // A deadline that has passed while the thread had no CPU does not block a matrix for ever.
-func TestAwait_DeadlineThatHasPassed(t *testing.T) {
+func TestAwait_ExpiredDeadline(t *testing.T) {
 	t.Parallel()
 	for _, left := range []time.Duration{-time.Minute, -2 * time.Millisecond, -1, 0} {
 		if ms := pollFor(left); ms < 0 || ms > 1 {

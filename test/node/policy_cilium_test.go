@@ -21,7 +21,7 @@ func (w *world) ciliumPeers(t *testing.T) {
 	egress := func(rules string) []string { return []string{ciliumPolicy("x", subjectA+"egress: ["+rules+"]")} }
 	w.run(t, []policyCase{
 		{"endpoints are of the own namespace", ingress("{fromEndpoints: [{matchLabels: {app: b}}]}"), nil, inbound("x/a", from("x/b"))},
-		{"endpoints of a namespace that is named", ingress("{fromEndpoints: [{matchLabels: {app: b, 'k8s:io.kubernetes.pod.namespace': w}}]}"), nil,
+		{"endpoints of a named namespace", ingress("{fromEndpoints: [{matchLabels: {app: b, 'k8s:io.kubernetes.pod.namespace': w}}]}"), nil,
 			inbound("x/a", from("w/b"))},
 		{"endpoints by labels of their namespace", ingress("{fromEndpoints: [{matchLabels: {'k8s:io.cilium.k8s.namespace.labels.team': w}}]}"), nil,
 			inbound("x/a", from("w/*"))},
@@ -39,7 +39,7 @@ func (w *world) ciliumPeers(t *testing.T) {
 		{"a CIDR is outside of the cluster", ingress("{fromCIDR: [0.0.0.0/0, '::/0']}"), nil, inbound("x/a", from(theOutside))},
 		{"a CIDR less some", ingress("{fromCIDRSet: [{cidr: 192.0.2.0/24, except: [@outside/4]}, {cidr: '2001:db8::/32', except: ['2001:db8:3::/48']}]}"), nil,
 			inbound("x/a", func(f flow) bool { return f.from == theOutside && f.ipv6 })},
-		{"a CIDR to the world alone", egress("{toCIDR: [0.0.0.0/0, '::/0']}"), nil, outbound("x/a", to(theOutside))},
+		{"a CIDR to the world only", egress("{toCIDR: [0.0.0.0/0, '::/0']}"), nil, outbound("x/a", to(theOutside))},
 		{"ports", ingress("{fromEndpoints: [{}], toPorts: [{ports: [{port: '81', protocol: TCP}, {port: '80', protocol: UDP}]}]}"), nil,
 			inbound("x/a", func(f flow) bool { return within("x/*", f.from) && (on("tcp", 81)(f) || on("udp", 80)(f)) })},
 		{"a port of any protocol", ingress("{toPorts: [{ports: [{port: '80'}]}]}"), nil, inbound("x/a", func(f flow) bool { return f.port == 80 })},
@@ -49,11 +49,11 @@ func (w *world) ciliumPeers(t *testing.T) {
 }
 
 func (w *world) ciliumDenies(t *testing.T) {
-	const everybody = "ingress: [{fromEntities: [all]}], "
+	const allowAll = "ingress: [{fromEntities: [all]}], "
 	w.run(t, []policyCase{
-		{"deny over allow", []string{ciliumPolicy("x", subjectA+everybody+"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil,
+		{"deny over allow", []string{ciliumPolicy("x", subjectA+allowAll+"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil,
 			inbound("x/a", func(f flow) bool { return f.from != "x/b" })},
-		{"deny of a port over allow of the peer", []string{ciliumPolicy("x", subjectA+everybody+"ingressDeny: [{toPorts: [{ports: [{port: '80', protocol: TCP}]}]}]")}, nil,
+		{"deny of a port over allow of the peer", []string{ciliumPolicy("x", subjectA+allowAll+"ingressDeny: [{toPorts: [{ports: [{port: '80', protocol: TCP}]}]}]")}, nil,
 			inbound("x/a", func(f flow) bool { return !on("tcp", 80)(f) })},
 		{"deny of the peer over allow of a port", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: '80', protocol: TCP}]}]}], "+
 			"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil, inbound("x/a", func(f flow) bool { return f.from == "x/c" && on("tcp", 80)(f) })},

@@ -9,7 +9,7 @@ import (
 // While the agent does not run, policies, labels of pods and labels of a namespace change. The old and the new state allow the same connections, and any
 // mixture of both allows or denies others. From its start the agent enforces one state or the other: no packet passes that both deny. Of the traffic that both
 // allow, packets are lost only between a pod with its new state and a pod with its old one, for the instant in which the kernel switches all pods.
-func TestPrivilegedPolicy_ChangesWhileTheAgentIsDownComeTogether(t *testing.T) {
+func TestPrivilegedPolicy_ChangesWhileTheAgentIsDown_ApplyAtomically(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	// x/a is isolated under either value of its label; x/b may reach it under either value of its own label, and w/* by their namespace.
@@ -32,7 +32,7 @@ func TestPrivilegedPolicy_ChangesWhileTheAgentIsDownComeTogether(t *testing.T) {
 		},
 	}
 	w.apply(t, networkPolicy("x", rule("app: a", "app: b", "team: w")))
-	liar := w.knock(t, "z/a", "x/a")
+	deniedPeer := w.knock(t, "z/a", "x/a")
 	friends := w.talk(t, [2]string{"x/b", "x/a"}, [2]string{"w/a", "x/a"}, [2]string{"x/a", "w/b"})
 
 	var restarts []span
@@ -48,13 +48,13 @@ func TestPrivilegedPolicy_ChangesWhileTheAgentIsDownComeTogether(t *testing.T) {
 		}
 		waitReady(t, w.Node)
 		eventually(t, func() error {
-			if !w.tryFor(t, matrixPatience, 0, []flow{{theOutside, marker, false, "udp", w.markedPort()}})[0] {
+			if !w.tryFor(t, matrixTimeout, 0, []flow{{theOutside, marker, false, "udp", w.markedPort()}})[0] {
 				return errors.New("what changed meanwhile is not in force")
 			}
 			return nil
 		})
 		restarts = append(restarts, span{begin, friends.At()})
 	}
-	liar.unheard(t)
+	deniedPeer.unheard(t)
 	hardlyDisturbed(t, friends, restarts)
 }

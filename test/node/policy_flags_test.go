@@ -41,9 +41,9 @@ func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 		"\n" + clusterwidePolicy("endpointSelector: {matchLabels: {app: liar}}, enableDefaultDeny: {ingress: false}, ingressDeny: [{fromEntities: [world]}]")
 	ciliums := both(inbound("w/a", from("w/b")), inbound("z/liar", func(f flow) bool { return f.from != theOutside }))
 	for _, kind := range []struct {
-		name, flag, says string
-		left             func(flow) bool // allowed connections while the kind is disabled
-		closed, late     string          // pods that only this kind isolates; late is added later
+		name, flag, status string
+		left               func(flow) bool // allowed connections while the kind is disabled
+		closed, late       string          // pods that only this kind isolates; late is added later
 	}{
 		{"Kubernetes", "--enable-k8s-networkpolicy", "NetworkPolicies are ignored on this node", ciliums, "x/a", "x/late"},
 		{"Cilium", "--enable-cilium-network-policy", "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies are ignored on this node", fromB, "w/a", "w/late"},
@@ -55,10 +55,10 @@ func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 			w.compare(t, usual, both(fromB, ciliums))
 
 			w.again(t, kind.flag+"=false")
-			says(t, w.Node, kind.says, kind.flag+"=false")
+			awaitStatus(t, w.Node, kind.status, kind.flag+"=false")
 			w.compare(t, usual, kind.left)
 			w.compare(t, usual, kind.left) // stays so
-			if text, err := w.Waggle(t.Context(), "policy", "list"); err != nil || !strings.Contains(text, kind.says) {
+			if text, err := w.Waggle(t.Context(), "policy", "list"); err != nil || !strings.Contains(text, kind.status) {
 				t.Errorf("what is left out is not said (%v):\n%s", err, text)
 			}
 			var begun []net.Conn
@@ -71,20 +71,20 @@ func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 			w.again(t, kind.flag+"=true")
 			knocks := w.knock(t, "z/a", kind.closed)
 			for _, conn := range begun {
-				if echoes(conn, patience) == nil {
+				if echoes(conn, noReplyTimeout) == nil {
 					t.Errorf("%s: what was begun while the policies were off goes on", conn.RemoteAddr())
 				}
 			}
 			w.joinUnheard(t, kind.late, "labels: {app: late}}, spec: {containers: [{name: c}]}", "z/a")
-			saysNot(t, w.Node, "ignored on this node")
+			awaitStatusWithout(t, w.Node, "ignored on this node")
 			knocks.unheard(t)
 			w.compare(t, usual, both(fromB, ciliums))
 		})
 	}
 }
 
-// joinUnheard adds a pod that must never receive a packet of the stranger, which sends to all addresses that the pod may get while it is added.
-func (w *world) joinUnheard(t *testing.T, name, manifest, stranger string) {
+// joinUnheard adds a pod that must never receive a packet of deniedPeer, which sends to all addresses that the pod may get while it is added.
+func (w *world) joinUnheard(t *testing.T, name, manifest, deniedPeer string) {
 	t.Helper()
 	w.write(t, "late.yaml", podManifests(map[string]string{name: manifest}))
 	pod := newPod(t, w.Node, name)
@@ -96,7 +96,7 @@ func (w *world) joinUnheard(t *testing.T, name, manifest, stranger string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var calls atomic.Int64
 	var calling errgroup.Group
-	calling.Go(func() error { return flood(ctx, w.party(stranger), addrs, &calls) })
+	calling.Go(func() error { return flood(ctx, w.party(deniedPeer), addrs, &calls) })
 	if err := attach(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
@@ -112,8 +112,8 @@ func (w *world) joinUnheard(t *testing.T, name, manifest, stranger string) {
 	if err := calling.Wait(); err != nil {
 		t.Error(err)
 	}
-	if n := heard.from(w.party(stranger).addrs[:]...); n > 0 {
-		t.Errorf("%d packets of %s reached %s", n, stranger, name)
+	if n := heard.from(w.party(deniedPeer).addrs[:]...); n > 0 {
+		t.Errorf("%d packets of %s reached %s", n, deniedPeer, name)
 	}
 }
 

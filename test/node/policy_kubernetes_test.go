@@ -106,7 +106,7 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
 			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
 			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
-			{"EstablishedConnectionsAreJudgedAgain", (*world).establishedConnectionsAreJudgedAgain},
+			{"EstablishedConnectionsAreReevaluated", (*world).establishedConnectionsAreReevaluated},
 			{"RevokedClientsStayOut", (*world).revokedClientsStayOut}},
 	} {
 		t.Run(kind, func(t *testing.T) {
@@ -148,8 +148,8 @@ func (w *world) kubernetesSelectors(t *testing.T) {
 			inbound("x/a", from("w/* x/b"))},
 		{"subjects by expressions", []string{networkPolicy("x", "podSelector: {matchExpressions: [{key: tier, operator: Exists}, {key: app, operator: NotIn, values: [b]}]}, policyTypes: [Ingress]")},
 			nil, inbound("x/a", none)},
-		{"an empty list of peers is everybody", []string{networkPolicy("x", selectA+"ingress: [{from: []}]")}, nil, all},
-		{"an empty rule is everybody", []string{networkPolicy("x", selectA+"ingress: [{}]")}, nil, all},
+		{"an empty list of peers selects all peers", []string{networkPolicy("x", selectA+"ingress: [{from: []}]")}, nil, all},
+		{"an empty rule selects all peers", []string{networkPolicy("x", selectA+"ingress: [{}]")}, nil, all},
 		{"an empty list of rules is nobody", []string{networkPolicy("x", selectA+"ingress: []")}, nil, inbound("x/a", none)},
 		{"egress by pods", []string{networkPolicy("x", selectA+"policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]")}, nil,
 			outbound("x/a", to("x/b"))},
@@ -186,7 +186,7 @@ func (w *world) kubernetesPorts(t *testing.T) {
 		return []string{networkPolicy("x", "podSelector: {}, ingress: [{ports: ["+list+"]}]")}
 	}
 	w.run(t, []policyCase{
-		{"a port is of TCP unless it says something else", ports("{port: 80}"), append(usual, service{"icmp", 0}), inbound("x/*", on("tcp", 80))},
+		{"the default protocol of a port is TCP", ports("{port: 80}"), append(usual, service{"icmp", 0}), inbound("x/*", on("tcp", 80))},
 		{"a port of UDP", ports("{port: 80, protocol: UDP}"), nil, inbound("x/*", on("udp", 80))},
 		{"a protocol without a port", ports("{protocol: UDP}"), append(usual, service{"udp", 53}), inbound("x/*", func(f flow) bool { return f.protocol == "udp" })},
 		{"endPort", ports("{port: 78, endPort: 80}"), nil, inbound("x/*", on("tcp", 80))},
@@ -195,7 +195,7 @@ func (w *world) kubernetesPorts(t *testing.T) {
 		{"a named port is each pod's own", ports("{port: web}"), nil,
 			inbound("x/*", func(f flow) bool { return f.to == "x/a" && on("tcp", 80)(f) || f.to == "x/b" && on("tcp", 81)(f) })},
 		{"a named port of another protocol", ports("{port: web, protocol: UDP}"), nil, inbound("x/*", none)},
-		{"a named port that nobody serves", ports("{port: ftp}"), nil, inbound("x/*", none)},
+		{"a named port without pod", ports("{port: ftp}"), nil, inbound("x/*", none)},
 		{"a named port to elsewhere is each peer's own", []string{networkPolicy("z", selectA+"policyTypes: [Egress], egress: [{ports: [{port: web}]}]")}, nil,
 			outbound("z/a", func(f flow) bool {
 				return within("x/a w/a", f.to) && on("tcp", 80)(f) || f.to == "x/b" && on("tcp", 81)(f)
@@ -214,7 +214,7 @@ func (w *world) kubernetesBlocks(t *testing.T) {
 		{"one family alone", []string{blocks("{ipBlock: {cidr: 0.0.0.0/0}}")}, nil, inbound("x/a", func(f flow) bool { return !f.ipv6 })},
 		{"addresses of pods", []string{blocks("{ipBlock: {cidr: 10.244.1.0/24}}, {ipBlock: {cidr: 'fd00:10:244:1::/64'}}")}, nil, inbound("x/a", from("x/* w/* z/*"))},
 		{"an exception", []string{blocks(podsButB)}, nil, inbound("x/a", from("x/c w/* z/*"))},
-		{"an address that is excepted and allowed elsewhere", []string{blocks(podsButB),
+		{"an address that another rule allows", []string{blocks(podsButB),
 			networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}], ports: [{port: 80}]}]")}, nil,
 			inbound("x/a", func(f flow) bool { return within("x/c w/* z/*", f.from) || f.from == "x/b" && on("tcp", 80)(f) })},
 		{"an address that is excepted and in another block", []string{blocks(podsButB + ", {ipBlock: {cidr: @x/b/4}}")}, nil,
@@ -258,11 +258,11 @@ func (w *world) changesOfLabels(t *testing.T) {
 	labels := func(name string, change func(), changed map[string]string, want func(flow) bool) {
 		step(name, func() { change(); w.awaitLabels(t, changed) }, want)
 	}
-	step("a policy comes", func() { w.apply(t, fromB) }, inbound("x/a", from("x/b")))
+	step("a policy is added", func() { w.apply(t, fromB) }, inbound("x/a", from("x/b")))
 	step("it is another one", func() { w.apply(t, fromY) }, inbound("x/a", from("w/*")))
-	step("it goes", func() { w.apply(t, "") }, all)
-	step("it comes back with another", func() { w.apply(t, fromB+"\n"+fromY) }, inbound("x/a", from("x/b w/*")))
-	step("one of two goes", func() { w.apply(t, fromB) }, inbound("x/a", from("x/b")))
+	step("it is deleted", func() { w.apply(t, "") }, all)
+	step("it is added with another one", func() { w.apply(t, fromB+"\n"+fromY) }, inbound("x/a", from("x/b w/*")))
+	step("one of two is deleted", func() { w.apply(t, fromB) }, inbound("x/a", from("x/b")))
 	labels("a peer's label comes", func() { w.write(t, "pods.yaml", relabel("x/c", "app: c", "app: b")) },
 		map[string]string{"x/c": "app=b"}, inbound("x/a", from("x/b x/c")))
 	labels("a peer's label goes", func() { w.write(t, "pods.yaml", relabel("x/b", "app: b", "app: other")) },
@@ -274,7 +274,7 @@ func (w *world) changesOfLabels(t *testing.T) {
 	step("policies about a namespace", func() { w.apply(t, fromY) }, inbound("x/a", from("w/*")))
 	labels("a namespace's label goes", func() { w.write(t, "namespaces.yaml", namespaceManifests(map[string]string{"w": "team: none"})) },
 		map[string]string{"w/a": team + "=none", "w/b": team + "=none"}, inbound("x/a", none))
-	labels("it goes to another namespace", func() {
+	labels("it moves to another namespace", func() {
 		w.write(t, "namespaces.yaml", namespaceManifests(map[string]string{"w": "team: none", "z": "team: w"}))
 	}, map[string]string{"z/a": team + "=w", "z/liar": team + "=w"}, inbound("x/a", from("z/*")))
 }

@@ -13,23 +13,23 @@ import (
 
 // The directory of manifests is missing while the agent runs, and later when it starts, like a directory that is mounted late. Policies stay enforced all the
 // time, and no allowed packet is lost. A new pod on a node without known policies waits for them.
-func TestPrivilegedPolicy_ManifestsThatAreAway(t *testing.T) {
+func TestPrivilegedPolicy_MissingManifests_StaysEnforced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--ipv4-range=10.244.1.0/24", "--ipv6-range=fd00:10:244:1::/64") // the Node is a manifest as well
 	w.apply(t, networkPolicy("x", "podSelector: {matchExpressions: [{key: app, operator: In, values: [a, late]}]}, policyTypes: [Ingress], "+
 		"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
 	w.write(t, "late.yaml", podManifests(map[string]string{"x/late": "labels: {app: late}}, spec: {containers: [{name: c}]}"}))
-	stranger := w.knock(t, "z/a", "x/a")
+	deniedPeer := w.knock(t, "z/a", "x/a")
 	friends := w.talk(t, [2]string{"x/b", "x/a"}, [2]string{"w/a", "w/b"})
 	dir := w.ManifestsDir()
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
-	says(t, w.Node, "list manifests")
+	awaitStatus(t, w.Node, "list manifests")
 	if err := errors.Join(w.KillAgent(t.Context()), w.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
-	says(t, w.Node, dir+" does not exist, but pods of the previous run do")
+	awaitStatus(t, w.Node, dir+" does not exist, but pods of the previous run do")
 
 	late := newPod(t, w.Node, "x/late")
 	attached := make(chan error, 1)
@@ -61,6 +61,6 @@ func TestPrivilegedPolicy_ManifestsThatAreAway(t *testing.T) {
 			t.Errorf("%s: %v", family.name, err)
 		}
 	}
-	stranger.unheard(t)
+	deniedPeer.unheard(t)
 	undisturbed(t, friends)
 }

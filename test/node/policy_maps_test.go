@@ -90,11 +90,11 @@ func variedPolicies(n int) string {
 
 // The agent is killed repeatedly while it writes policies. No denied packet passes, no allowed packet is lost, and afterwards each partly written policy is
 // complete or removed.
-func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
+func TestPrivilegedPolicy_AgentKilledDuringWrites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.apply(t, variedPolicies(0))
-	stranger, friends := w.knock(t, "z/a", "x/a"), w.talk(t, [2]string{"x/b", "x/a"})
+	deniedPeer, friends := w.knock(t, "z/a", "x/a"), w.talk(t, [2]string{"x/b", "x/a"})
 	random := testseed.New(t)
 	for i := range times(t, 4, 8) {
 		for j := range 3 {
@@ -110,7 +110,7 @@ func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
 	}
 	waitReady(t, w.Node)
 	w.apply(t, variedPolicies(1))
-	stranger.unheard(t)
+	deniedPeer.unheard(t)
 	undisturbed(t, friends)
 	requireNothingHalf(t, w.Node)
 	w.apply(t, "")
@@ -119,7 +119,7 @@ func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
 
 // Policies are added, changed and removed continuously beside traffic that they do not select, and beside traffic that all of them allow. No packet of either
 // is lost, and at the end the numbers of all rows and entries are as before.
-func TestPrivilegedPolicy_ChurnDisturbsNobodyAndLeavesNothing(t *testing.T) {
+func TestPrivilegedPolicy_Churn_LosesNoPacketAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	const policies, rounds = 50, 20
 	w := newWorld(t)
@@ -170,7 +170,7 @@ func count(t *testing.T, node *nodekit.Node, tables ...string) map[string]int {
 }
 
 // Foreign changes to the maps of policies are repaired at the next verification; meanwhile no denied packet passes.
-func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
+func TestPrivilegedRepair_PolicyMaps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--verify-interval=1s")
 	w.apply(t, variedPolicies(7))
@@ -181,13 +181,13 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 		name string
 		do   func() error
 	}{
-		{"entries are gone", func() error {
+		{"entries are missing", func() error {
 			return n.onMap(bpf.MapPolicy, func(m *ebpf.Map) error { return clearMap[bpf.PolicyKey, bpf.PolicyEntry](m) })
 		}},
-		{"ranges of ports are gone", func() error {
+		{"ranges of ports are missing", func() error {
 			return n.onMap(bpf.MapPolicyRanges, func(m *ebpf.Map) error { return clearMap[bpf.PolicyRangeKey, bpf.PolicyEntry](m) })
 		}},
-		{"address ranges are gone", func() error {
+		{"address ranges are missing", func() error {
 			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error { return clearMap[bpf.LpmKey, bpf.CIDR](m) })
 		}},
 		{"an allow becomes a deny", func() error {
@@ -203,7 +203,7 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 				return errors.New("the map has no entry that allows")
 			})
 		}},
-		{"entries of nobody are there", func() error {
+		{"unowned entries", func() error {
 			return n.onMap(bpf.MapPolicy, func(m *ebpf.Map) error { return m.Put(bpf.PolicyKey{Policy: 77777}, bpf.PolicyEntry{}) })
 		}},
 		{"an address range has another number", func() error {
@@ -238,12 +238,12 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 				return nil
 			})
 		}},
-		{"an identity has classes of others", func() error {
+		{"an identity has foreign classes", func() error {
 			return n.onMap(bpf.MapIdentityClasses, func(m *ebpf.Map) error {
 				return m.Put(uint32(identity.ClusterMax), bpf.IdentityClasses{Cluster: 1, Namespace: 2})
 			})
 		}},
-		{"an address range of nobody is there", func() error {
+		{"an unowned address range", func() error {
 			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error {
 				prefix := netip.MustParsePrefix("203.0.113.0/24")
 				return m.Put(bpf.NewLpmKey(prefix), bpf.NewCIDR(prefix, 0x01000001))

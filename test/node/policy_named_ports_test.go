@@ -10,7 +10,7 @@ import (
 
 // The objects of pods are deleted, as after a forced deletion, while their containers still run: a port that a policy denies by its name stays denied, on
 // ingress to the pod and on egress of its peers, also by the next agent.
-func TestPrivilegedPolicy_NamedPortsOfPodsWhoseObjectsAreGone(t *testing.T) {
+func TestPrivilegedPolicy_NamedPortsOfDeletedPodObjects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	denies := ciliumPolicy("x", subjectA+"ingress: [{fromEntities: [all]}], "+

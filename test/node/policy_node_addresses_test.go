@@ -101,11 +101,11 @@ func listenOnTheNode(t *testing.T, node *nodekit.Node) (heard func(ipv6, want bo
 		t.Cleanup(func() { _ = servers[ipv6].Close() })
 	}
 	return func(ipv6, want bool) error {
-		patience := 200 * time.Millisecond
+		timeout := 200 * time.Millisecond
 		if want {
-			patience = 15 * time.Second
+			timeout = 15 * time.Second
 		}
-		_ = servers[ipv6].SetReadDeadline(time.Now().Add(patience))
+		_ = servers[ipv6].SetReadDeadline(time.Now().Add(timeout))
 		_, from, err := servers[ipv6].ReadFrom(make([]byte, 64))
 		switch {
 		case want && err != nil:

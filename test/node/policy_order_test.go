@@ -43,8 +43,8 @@ func (n kubeNode) guard() {
 	n.server.Put(&ciliumv2.CiliumClusterwideNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-liars-anywhere"}, Spec: deny("warded")})
 }
 
-// putRemoteLiar creates the objects of a denied pod on another node, which is the host outside, and lets that host send under the pod's addresses.
-func (n kubeNode) putRemoteLiar(t *testing.T) (addrs []netip.Addr) {
+// putRemoteDeniedPod creates the objects of a denied pod on another node, which is the host outside, and lets that host send under the pod's addresses.
+func (n kubeNode) putRemoteDeniedPod(t *testing.T) (addrs []netip.Addr) {
 	t.Helper()
 	const number = 40000
 	n.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", UID: "u2"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.51.0.0/24", "fd00:51::/64"}},
@@ -108,9 +108,9 @@ func speakAs(addrs []netip.Addr) error {
 func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 	t.Parallel()
 	n := startKubeNode(t, "--routing-mode=native") // the remote pod sends without a tunnel
-	liar := n.startPod(t, "liar", map[string]string{"app": "liar"})
+	deniedPod := n.startPod(t, "liar", map[string]string{"app": "liar"})
 	friend := n.startPod(t, "friend", map[string]string{"app": "friend"})
-	liars := append([]netip.Addr{liar.Addr(false), liar.Addr(true)}, n.putRemoteLiar(t)...)
+	deniedAddrs := append([]netip.Addr{deniedPod.Addr(false), deniedPod.Addr(true)}, n.putRemoteDeniedPod(t)...)
 	victims := &targets{}
 	taps := map[string]*tap{}
 	prepare := func(name, app string) *nodekit.Pod {
@@ -134,7 +134,7 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var sent, sentFromAfar atomic.Int64
 	var group errgroup.Group
-	group.Go(func() error { return flood(ctx, liar, victims, &sent) })
+	group.Go(func() error { return flood(ctx, deniedPod, victims, &sent) })
 	group.Go(func() error { return flood(ctx, n.OutsideHost(), victims, &sentFromAfar) })
 	some := func() {
 		t.Helper()
@@ -155,7 +155,7 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 		if err := join(present[app]); err != nil {
 			t.Fatal(err)
 		}
-		for _, addr := range liars {
+		for _, addr := range deniedAddrs {
 			eventually(t, func() error {
 				if taps[app].from(addr) == 0 {
 					return fmt.Errorf("%s does not hear %s although there is no policy", app, addr)
@@ -167,9 +167,9 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 	n.guard()
 	for _, app := range guarded {
 		eventually(t, func() error {
-			before := taps[app].from(liars...)
+			before := taps[app].from(deniedAddrs...)
 			some()
-			if got := taps[app].from(liars...) - before; got > 0 {
+			if got := taps[app].from(deniedAddrs...) - before; got > 0 {
 				return fmt.Errorf("%s still hears %d packets", app, got)
 			}
 			return nil
@@ -177,7 +177,7 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 		taps[app] = listenAll(t, present[app])
 	}
 
-	told := map[string]int{} // reported packets, by receiver
+	reported := map[string]int{} // reported packets, by receiver
 	withoutFirst := testseed.New(t).IntN(2) == 0
 	for i, resource := range []string{"networkpolicies", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies", "namespaces", "pods",
 		"ciliumidentities", "ciliumendpoints", "nodes", "ciliumnodes"} {
@@ -219,8 +219,8 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 				}
 				some()
 				for name, tp := range taps {
-					if near, far := tp.from(liars[:2]...), tp.from(liars[2:]...); near+far > told[name] {
-						told[name] = near + far
+					if near, far := tp.from(deniedAddrs[:2]...), tp.from(deniedAddrs[2:]...); near+far > reported[name] {
+						reported[name] = near + far
 						t.Errorf("%s has heard %d packets of the liar here, and %d of the one elsewhere", name, near, far)
 					}
 				}

@@ -15,7 +15,7 @@ func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.apply(t, networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {tier: back}}}, {namespaceSelector: {matchLabels: {team: w}}}]}]"))
-	stranger := w.knock(t, "z/a", "x/a")
+	deniedPeer := w.knock(t, "z/a", "x/a")
 	loyal := w.talk(t, [2]string{"x/b", "x/a"}, [2]string{"z/liar", "z/a"})
 	var leavers []*leaver
 	for i, family := range families {
@@ -60,7 +60,7 @@ func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 		w.write(t, "namespaces.yaml", namespaceManifests(nil))
 		all("with the label again", (*leaver).heard)
 	}
-	stranger.unheard(t)
+	deniedPeer.unheard(t)
 	undisturbed(t, loyal)
 }
 

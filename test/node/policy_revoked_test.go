@@ -38,12 +38,12 @@ func (w *world) revokedClientsStayOut(t *testing.T) {
 	for i, f := range families {
 		for from, lives := range map[string]bool{"z/a": false, theOutside: false, "x/b": true} {
 			for _, forgotten := range []bool{false, true} {
-				client := w.party(from).Place
-				c := bothEnds(t, w.Node, client, server.Place, server.addrs[i])
+				client := w.party(from).NetNS
+				c := bothEnds(t, w.Node, client, server.NetNS, server.addrs[i])
 				c.name = fmt.Sprintf("%s over %s, forgotten: %t", from, f.name, forgotten)
 				c.forgotten, c.lives = forgotten, lives
 				c.ignoresReset(t, client, attackerAt(t, w.Node, client).reset(c.client))
-				c.ignoresReset(t, server, attackerAt(t, w.Node, server.Place).reset(c.server))
+				c.ignoresReset(t, server, attackerAt(t, w.Node, server.NetNS).reset(c.server))
 				all = append(all, c)
 			}
 		}
@@ -55,7 +55,7 @@ func (w *world) revokedClientsStayOut(t *testing.T) {
 			if err := c.end(); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			limit := patience
+			limit := noReplyTimeout
 			if c.lives {
 				limit = answerTimeout
 			}
@@ -76,7 +76,7 @@ func (w *world) revokedClientsStayOut(t *testing.T) {
 }
 
 // bothEnds opens a TCP connection that stays until the test ends, and exchanges data until its flow is established.
-func bothEnds(t *testing.T, node *nodekit.Node, from, to nodekit.Place, addr netip.Addr) *revocable {
+func bothEnds(t *testing.T, node *nodekit.Node, from, to nodekit.NetNS, addr netip.Addr) *revocable {
 	t.Helper()
 	var listener net.Listener
 	if err := to.Do(func() (err error) {
@@ -100,8 +100,8 @@ func bothEnds(t *testing.T, node *nodekit.Node, from, to nodekit.Place, addr net
 		name = bpf.MapCtEst6
 	}
 	c.name, c.flows = "to "+c.client.RemoteAddr().String(), ctMap(t, node, name)
-	c.key, _ = ctmap.KeyOf(bpf.CtFlow{Opener: netip.MustParseAddrPort(c.client.LocalAddr().String()),
-		Target: netip.MustParseAddrPort(c.client.RemoteAddr().String()), Protocol: unix.IPPROTO_TCP})
+	c.key, _ = ctmap.KeyOf(bpf.CtFlow{Initiator: netip.MustParseAddrPort(c.client.LocalAddr().String()),
+		Responder: netip.MustParseAddrPort(c.client.RemoteAddr().String()), Protocol: unix.IPPROTO_TCP})
 	return c
 }
 
@@ -128,7 +128,7 @@ func (a attacker) reset(end net.Conn) []byte {
 }
 
 // ignoresReset sends a reset within a connection. The reset shortens the lifetime of the flow until the next segment.
-func (c *revocable) ignoresReset(t *testing.T, from nodekit.Place, reset []byte) {
+func (c *revocable) ignoresReset(t *testing.T, from nodekit.NetNS, reset []byte) {
 	t.Helper()
 	before := c.expires(t)
 	if err := nodekit.SendFrame(from, "eth0", reset); err != nil {

@@ -49,7 +49,7 @@ func (w *world) ciliumServices(t *testing.T) {
 		{"it selects pods again", []string{allow, selects("x", "b")}, nil, outbound("x/a", to("x/b"))},
 		{"it is deleted", []string{allow}, nil, outbound("x/a", none)},
 		{"a Service of another namespace", []string{elsewhere, selects("w", "b"), selects("x", "c")}, nil, outbound("x/a", to("w/b"))},
-		{"ports are those of the pods", []string{ciliumPolicy("x", subjectA+"egress: [{toServices: [{k8sService: {serviceName: s}}], toPorts: [{ports: [{port: '81', protocol: TCP}]}]}]"),
+		{"ports are pod ports", []string{ciliumPolicy("x", subjectA+"egress: [{toServices: [{k8sService: {serviceName: s}}], toPorts: [{ports: [{port: '81', protocol: TCP}]}]}]"),
 			selects("x", "b")}, nil, outbound("x/a", func(f flow) bool { return f.to == "x/b" && on("tcp", 81)(f) })},
 		{"a deny of a Service", []string{deny, selects("x", "b")}, nil, outbound("x/a", func(f flow) bool { return f.to != "x/b" })},
 		{"the selector of the denied Service changes", []string{deny, selects("x", "c")}, nil, outbound("x/a", func(f flow) bool { return f.to != "x/c" })},

@@ -18,7 +18,7 @@ func serverPolicy(rule string) string {
 
 // A policy that exists before its pods is enforced from their first packet; a new, changed or deleted policy applies to running pods. The policy does not limit
 // egress of the pod.
-func TestPrivilegedPolicy_LifeOfAPolicy(t *testing.T) {
+func TestPrivilegedPolicy_Lifecycle(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{})
 	manifest := filepath.Join(node.ManifestsDir(), "server-policy.yaml")
@@ -60,9 +60,9 @@ func TestPrivilegedPolicy_LifeOfAPolicy(t *testing.T) {
 		open         bool
 	}{
 		{"the client is let in", serverPolicy("{from: [{podSelector: {matchLabels: {app: client}}}]}"), true},
-		{"somebody else is", serverPolicy("{from: [{podSelector: {matchLabels: {app: other}}}]}"), false},
-		{"everybody is", serverPolicy("{}"), true},
-		{"nobody is, again", serverPolicy(""), false},
+		{"another pod is allowed", serverPolicy("{from: [{podSelector: {matchLabels: {app: other}}}]}"), false},
+		{"all pods are allowed", serverPolicy("{}"), true},
+		{"no pod is allowed, again", serverPolicy(""), false},
 	} {
 		write(step.policy)
 		for _, family := range families {

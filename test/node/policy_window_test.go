@@ -31,7 +31,7 @@ type tap struct {
 }
 
 // listenAll attaches a tap to a place until the test ends.
-func listenAll(t *testing.T, at nodekit.Place) *tap {
+func listenAll(t *testing.T, at nodekit.NetNS) *tap {
 	t.Helper()
 	tp := &tap{done: make(chan struct{}), count: map[netip.Addr]int{}, first: map[netip.Addr][]byte{}}
 	if err := at.Do(func() (err error) {
@@ -127,7 +127,7 @@ func (a *targets) all() []netip.Addr {
 
 // flood begins new connections from a place to all targets, repeatedly, until the context ends: a datagram and a SYN each, with new sockets. It may begin
 // before the place has a device.
-func flood(ctx context.Context, from nodekit.Place, to *targets, sent *atomic.Int64) error {
+func flood(ctx context.Context, from nodekit.NetNS, to *targets, sent *atomic.Int64) error {
 	return from.Do(func() error {
 		for ctx.Err() == nil {
 			for _, addr := range to.all() {

@@ -23,7 +23,7 @@ type world struct {
 
 // party is one end of connections.
 type party struct {
-	nodekit.Place
+	nodekit.NetNS
 	name  string        // "namespace/pod", "node" or "outside"
 	addrs [2]netip.Addr // IPv4, IPv6; invalid without the family
 	pod   *nodekit.Pod  // nil for the node and the host outside
@@ -152,7 +152,7 @@ func (w *world) markedPort() uint16 { return uint16(7000 + w.steps%2) }
 var datagramPorts = []uint16{53, 80, 7000, 7001}
 
 // answerDatagrams serves these ports until the test ends.
-func answerDatagrams(t *testing.T, at nodekit.Place, addrs []netip.Addr) {
+func answerDatagrams(t *testing.T, at nodekit.NetNS, addrs []netip.Addr) {
 	t.Helper()
 	for _, addr := range addrs {
 		for _, port := range datagramPorts {
@@ -190,31 +190,31 @@ func (f flow) String() string {
 // try opens all connections at the same time and reports which ones got a reply.
 func (w *world) try(t *testing.T, flows []flow) []bool {
 	t.Helper()
-	return w.tryFor(t, matrixPatience, 0, flows)
+	return w.tryFor(t, matrixTimeout, 0, flows)
 }
 
 // tryFor is [world.try] with another timeout, and with an id for all echo requests; 0 means a unique id for each.
-func (w *world) tryFor(t *testing.T, patience time.Duration, id uint16, flows []flow) []bool {
+func (w *world) tryFor(t *testing.T, timeout time.Duration, id uint16, flows []flow) []bool {
 	t.Helper()
 	tries := make([]*attempt, len(flows))
-	byPlace := map[string][]*attempt{}
+	bySource := map[string][]*attempt{}
 	for i, f := range flows {
 		to := w.party(f.to)
 		tries[i] = &attempt{flow: f, addr: to.addrs[0], fd: -1, id: id}
 		if f.ipv6 {
 			tries[i].addr = to.addrs[1]
 		}
-		byPlace[f.from] = append(byPlace[f.from], tries[i])
+		bySource[f.from] = append(bySource[f.from], tries[i])
 	}
 	var opening errgroup.Group
-	for from, list := range byPlace {
+	for from, list := range bySource {
 		place := w.party(from)
 		opening.Go(func() error { return place.Do(func() error { return openAll(list) }) })
 	}
 	err := opening.Wait()
 	defer closeAll(tries)
 	if err == nil {
-		err = await(tries, patience)
+		err = await(tries, timeout)
 	}
 	if err != nil {
 		t.Fatal(err)

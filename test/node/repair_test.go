@@ -192,7 +192,7 @@ var announced = []sabotage{
 
 // Damage that the kernel announces is repaired by its event: the agent of this test does not verify periodically. Traffic works afterwards, and the repair is
 // counted and shown.
-func TestPrivilegedRepair_OfWhatIsAnnouncedNeedsNoTimer(t *testing.T) {
+func TestPrivilegedRepair_DamageWithEvent_NeedsNoTimer(t *testing.T) {
 	t.Parallel()
 	n := newRepairNode(t, "--verify-interval=10h")
 	for _, s := range announced {
@@ -273,7 +273,7 @@ var silent = []sabotage{
 }
 
 // Damage without an event is repaired when the agent verifies the kernel state. The test shortens the interval.
-func TestPrivilegedRepair_OfWhatIsNotAnnounced(t *testing.T) {
+func TestPrivilegedRepair_DamageWithoutEvent(t *testing.T) {
 	t.Parallel()
 	n := newRepairNode(t, "--verify-interval=2s")
 	count := make(map[driftrepairs.Kind]float64)
@@ -349,7 +349,7 @@ func (n *repairNode) endpointOf(pod string) string {
 }
 
 // A process that deletes Waggle's route continuously is reported with the name of the route. When it stops, the route is restored.
-func TestPrivilegedRepair_FightIsNamed(t *testing.T) {
+func TestPrivilegedRepair_ConflictIsReported(t *testing.T) {
 	t.Parallel()
 	n := newRepairNode(t)
 	route := netip.MustParsePrefix("10.244.1.0/24")
@@ -374,7 +374,7 @@ func TestPrivilegedRepair_FightIsNamed(t *testing.T) {
 }
 
 // The kernel deletes the shared blocks with the last device that uses them: without pods that is waggle_hold.
-func TestPrivilegedRepair_BlocksOfANodeWithoutPods(t *testing.T) {
+func TestPrivilegedRepair_SharedBlocksOnNodeWithoutPods(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--verify-interval=10h"}})
 	n := &repairNode{Node: node}

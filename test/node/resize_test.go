@@ -22,12 +22,12 @@ import (
 
 // Flows that begin while maps of flows and of translations are resized continue afterwards, in both families: between pods, from a pod and from a client
 // outside to a service, and from a pod to the outside under the node's address. The policies allow no packet without a flow. No packet of a flow is lost.
-func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
+func TestPrivilegedService_MapResizeKeepsFlows(t *testing.T) {
 	t.Parallel()
-	m := newMarketOff(t, "--bpf-lb-sock=false")
+	m := newStoppedServiceFixture(t, "--bpf-lb-sock=false")
 	m.write(t, "shop.yaml", shopManifests+fmt.Sprintf(shopPolicies, "{ipBlock: {cidr: 192.0.2.1/32}}, {ipBlock: {cidr: \"2001:db8:2::1/128\"}}"))
 	m.start(t)
-	friend, stranger := m.pod(t, "friend"), m.pod(t, "stranger")
+	friend, deniedPod := m.pod(t, "friend"), m.pod(t, "stranger")
 	answerWithName(t, m.OutsideHost(), "outside", 8080)
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
 	m.backends(t, "one")
@@ -35,9 +35,9 @@ func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
 	for i, f := range families {
 		for _, network := range networks {
 			m.ready(t, netip.AddrPortFrom(uplinks[i], webNodePort), 1)
-			for from, to := range map[nodekit.Place][]netip.AddrPort{
+			for from, to := range map[nodekit.NetNS][]netip.AddrPort{
 				friend:          {netip.AddrPortFrom(webAddrs[i], 80), netip.AddrPortFrom(m.pods["one"].Addr(f.ipv6), 8080)},
-				stranger:        {netip.AddrPortFrom(outsideAddr(f.ipv6), 8080)},
+				deniedPod:       {netip.AddrPortFrom(outsideAddr(f.ipv6), 8080)},
 				m.OutsideHost(): {netip.AddrPortFrom(uplinks[i], webNodePort)},
 			} {
 				for _, to := range to {
@@ -47,7 +47,7 @@ func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
 		}
 	}
 	for _, s := range starts {
-		eventually(t, func() error { _, err := askBriefly(t.Context(), s.from, s.network, s.to); return err }) // the policies are enforced
+		eventually(t, func() error { _, err := requestBriefly(t.Context(), s.from, s.network, s.to); return err }) // the policies are enforced
 	}
 	for _, size := range []struct{ flows, translations uint32 }{{262144, 1048576}, {131072, 524288}, {65536, 262144}, {131072, 524288}} {
 		m.AddAgentArgs(fmt.Sprintf("--bpf-ct-global-tcp-max=%d", size.flows), fmt.Sprintf("--bpf-nat-global-max=%d", size.translations))
@@ -86,7 +86,7 @@ func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
 			t.Errorf("%d flows sent something again", opening.again)
 		}
 		for _, l := range all {
-			if got := l.ask(t); got != l.server {
+			if got := l.request(t); got != l.server {
 				t.Errorf("%s over %s is answered by %q, at first by %q", l.to, l.network, got, l.server)
 			}
 			_ = l.Close()
@@ -161,7 +161,7 @@ func mapsOf(id ebpf.ProgramID) (map[string]uint32, error) {
 
 // start describes the start of a flow.
 type start struct {
-	from    nodekit.Place
+	from    nodekit.NetNS
 	network string
 	to      netip.AddrPort
 }
@@ -221,10 +221,10 @@ func (s start) begin() (l *line, again bool, err error) {
 	}); err != nil {
 		return nil, false, err
 	}
-	a, err := askOn(l.Conn)
+	a, err := requestOn(l.Conn)
 	if s.network == "udp" && errors.Is(err, os.ErrDeadlineExceeded) { // a lost datagram is detected at any timeout
 		again = true
-		a, err = askOn(l.Conn)
+		a, err = requestOn(l.Conn)
 	}
 	if err != nil {
 		return nil, again, errors.Join(err, l.Close())

@@ -30,7 +30,7 @@ func TestPrivilegedRestart_LosesNoPacket(t *testing.T) {
 }
 
 // The agent mounts bpffs where it is missing, finds it after a restart, and pins below it.
-func TestPrivilegedBPFRoot_IsMountedWhenItMustBe(t *testing.T) {
+func TestPrivilegedBPFRoot_MountedWhenMissing(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	for range 2 {

@@ -17,9 +17,9 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedRestart_NobodyGetsAnAddressInUse requests addresses from before the agent listens: even the earliest request gets an address that no pod of the
+// TestPrivilegedRestart_AddressInUse_NotReallocated requests addresses from before the agent listens: even the earliest request gets an address that no pod of the
 // previous run has.
-func TestPrivilegedRestart_NobodyGetsAnAddressInUse(t *testing.T) {
+func TestPrivilegedRestart_AddressInUse_NotReallocated(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.1.0/28", IPv6CIDR: "-", AgentArgs: []string{"--enable-ipv6=false"}})
 	const pods, free = 5, 16 - 3 - 5 // less network, broadcast and router

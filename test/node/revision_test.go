@@ -25,7 +25,7 @@ func agentBefore(t *testing.T) string {
 }
 
 // The downgrade to another revision and the upgrade from it do not interrupt traffic.
-func TestPrivilegedRevision_DowngradeAndUpgradeDisturbNobody(t *testing.T) {
+func TestPrivilegedRevision_DowngradeAndUpgradeLoseNoPacket(t *testing.T) {
 	t.Parallel()
 	other := agentBefore(t)
 	node := startNode(t, roomy())
@@ -35,7 +35,7 @@ func TestPrivilegedRevision_DowngradeAndUpgradeDisturbNobody(t *testing.T) {
 	for range times(t, 2, 5) {
 		for _, to := range []struct{ name, agent string }{{"the other revision", other}, {"this revision", ""}} {
 			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
-			traffic.say(t, "to %s", to.name)
+			traffic.logf(t, "to %s", to.name)
 			if err := node.UpgradeAgent(t.Context(), to.agent); err != nil {
 				t.Fatal(err)
 			}
@@ -52,7 +52,7 @@ func TestPrivilegedRevision_ServicesLoseNoPacket(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			m, use := busyMarket(t, mode.packets, mode.args...)
+			m, use := busyServiceFixture(t, mode.packets, mode.args...)
 			for range times(t, 2, 5) {
 				for _, agent := range []string{other, ""} {
 					if err := m.UpgradeAgent(t.Context(), agent); err != nil {

@@ -160,7 +160,7 @@ func (r *rolling) onTheWire(t *testing.T, tunnel bool) {
 	}
 }
 
-func (r *rolling) say(t *testing.T, what string) {
+func (r *rolling) log(t *testing.T, what string) {
 	t.Helper()
 	t.Logf("%v %s", r.load.At(), what)
 }
@@ -188,29 +188,29 @@ func TestPrivilegedRolling_NativeToTunnelAndBack(t *testing.T) {
 	r.both(t, direct)
 	shows(t, r.one.Node, "node get node-2", "Receives", "direct")
 
-	r.say(t, "node-1 gets a tunnel")
+	r.log(t, "node-1 gets a tunnel")
 	r.one.becomes(t, toTunnel...)
 	reaches(t, r.one, map[string]reach{"node-2": routed})
 	shows(t, r.two.Node, "node get node-1", "vxlan:8472:ipv4+ipv6")
 	shows(t, r.one.Node, "node list", "MODE", "direct")
 	reaches(t, r.two, map[string]reach{"node-1": direct})
 
-	r.say(t, "node-2 gets a tunnel")
+	r.log(t, "node-2 gets a tunnel")
 	r.two.becomes(t, toTunnel...)
 	r.both(t, lingers)
 	r.both(t, tunnelled)
 
 	for _, n := range all {
-		r.say(t, n.Name()+" becomes hybrid")
+		r.log(t, n.Name()+" becomes hybrid")
 		n.becomes(t, "--routing-mode=hybrid")
 	}
 	r.both(t, direct)
 
-	r.say(t, "node-1 loses its tunnel")
+	r.log(t, "node-1 loses its tunnel")
 	r.one.becomes(t, toNative...)
 	reaches(t, r.one, map[string]reach{"node-2": direct})
 	reaches(t, r.two, map[string]reach{"node-1": routed})
-	r.say(t, "node-2 loses its tunnel")
+	r.log(t, "node-2 loses its tunnel")
 	r.two.becomes(t, toNative...)
 	r.both(t, direct)
 	lostNothing(t, r.load)
@@ -219,7 +219,7 @@ func TestPrivilegedRolling_NativeToTunnelAndBack(t *testing.T) {
 }
 
 // Agents of a release that publishes nothing about its receive paths connect two nodes by routes. Their update to agents with a tunnel loses no packet.
-func TestPrivilegedRolling_FromAReleaseThatPublishesNothing(t *testing.T) {
+func TestPrivilegedRolling_FromReleaseWithoutReceivePaths(t *testing.T) {
 	t.Parallel()
 	silent := agentWith(t, edited(t, filepath.Join("cells", "ciliumnode", "wanted.go"), `; receives != ""`, `; receives == "nothing"`))
 	for _, c := range []struct {
@@ -239,17 +239,17 @@ func TestPrivilegedRolling_FromAReleaseThatPublishesNothing(t *testing.T) {
 			}
 			startAgents(t, cluster)
 			r := startRolling(t, all[0], all[1])
-			r.say(t, "node-1 is updated")
+			r.log(t, "node-1 is updated")
 			r.one.becomes(t, c.update...)
 			shows(t, r.two.Node, "node get node-1", "vxlan:8472:ipv4+ipv6")
 			reaches(t, r.one, map[string]reach{"node-2": c.between})
 
-			r.say(t, "the agent of node-1 starts again")
+			r.log(t, "the agent of node-1 starts again")
 			r.one.becomes(t)
 			shows(t, r.one.Node, "node get node-1", "vxlan:8472:ipv4+ipv6")
 			reaches(t, r.one, map[string]reach{"node-2": c.between})
 
-			r.say(t, "node-2 is updated")
+			r.log(t, "node-2 is updated")
 			r.two.becomes(t, c.update...)
 			r.both(t, tunnelled)
 			lostNothing(t, r.load)

@@ -28,9 +28,9 @@ func TestPrivilegedService_NodePortFollowsTheNodesAddresses(t *testing.T) {
 			if all {
 				args = append([]string{"--nodeport-addresses=0.0.0.0/0,::/0"}, args...)
 			}
-			m := newMarket(t, args...)
+			m := newServiceFixture(t, args...)
 			pid := m.AgentPID()
-			clients := []nodekit.Place{m.OutsideHost(), m.pod(t, "client")}
+			clients := []nodekit.NetNS{m.OutsideHost(), m.pod(t, "client")}
 			if !mode.packets {
 				clients = append(clients, m.Host())
 			}
@@ -42,7 +42,7 @@ func TestPrivilegedService_NodePortFollowsTheNodesAddresses(t *testing.T) {
 			m.servedFrom(t, clients, uplinks)
 
 			m.uplinkAddressChanges(t, clients, all)
-			m.uplinkComes(t, clients)
+			m.secondUplink(t, clients)
 			if m.AgentPID() != pid {
 				t.Error("the agent is another process")
 			}
@@ -51,7 +51,7 @@ func TestPrivilegedService_NodePortFollowsTheNodesAddresses(t *testing.T) {
 }
 
 // uplinkAddressChanges adds addresses to the uplink if all addresses serve, or replaces the addresses if only the first one serves; then it restores them.
-func (m *market) uplinkAddressChanges(t *testing.T, clients []nodekit.Place, all bool) {
+func (m *serviceFixture) uplinkAddressChanges(t *testing.T, clients []nodekit.NetNS, all bool) {
 	t.Helper()
 	was := []netip.Prefix{nodekit.UplinkIPv4, nodekit.UplinkIPv6}
 	is := []netip.Prefix{netip.MustParsePrefix("192.0.2.77/32"), netip.MustParsePrefix("2001:db8:2::77/64")}
@@ -85,7 +85,7 @@ func (m *market) uplinkAddressChanges(t *testing.T, clients []nodekit.Place, all
 }
 
 // keepNeighbours lets the host outside send packets for these addresses to the node, also while the node does not have them.
-func (m *market) keepNeighbours(t *testing.T, addrs []netip.Addr) {
+func (m *serviceFixture) keepNeighbours(t *testing.T, addrs []netip.Addr) {
 	t.Helper()
 	var mac net.HardwareAddr
 	if err := m.Do(func() error {
@@ -110,8 +110,8 @@ func (m *market) keepNeighbours(t *testing.T, addrs []netip.Addr) {
 	}
 }
 
-// uplinkComes adds another external device to the node, and removes it.
-func (m *market) uplinkComes(t *testing.T, clients []nodekit.Place) {
+// secondUplink adds another external device to the node, and removes it.
+func (m *serviceFixture) secondUplink(t *testing.T, clients []nodekit.NetNS) {
 	t.Helper()
 	here := []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("2001:db8:7::1/64")}
 	there := []netip.Prefix{netip.MustParsePrefix("198.51.100.2/24"), netip.MustParsePrefix("2001:db8:7::2/64")}
@@ -141,7 +141,7 @@ func (m *market) uplinkComes(t *testing.T, clients []nodekit.Place) {
 }
 
 // servedFrom requires that clients reach the node port at addresses.
-func (m *market) servedFrom(t *testing.T, clients []nodekit.Place, addrs []netip.Addr) {
+func (m *serviceFixture) servedFrom(t *testing.T, clients []nodekit.NetNS, addrs []netip.Addr) {
 	t.Helper()
 	each(addrs, webNodePort, func(network string, to netip.AddrPort) {
 		for _, client := range clients {
@@ -151,7 +151,7 @@ func (m *market) servedFrom(t *testing.T, clients []nodekit.Place, addrs []netip
 }
 
 // servedAfter performs a change and waits until the host outside gets a reply from the node port at each of the addresses.
-func (m *market) servedAfter(t *testing.T, what string, addrs []netip.Addr, change func() error) {
+func (m *serviceFixture) servedAfter(t *testing.T, what string, addrs []netip.Addr, change func() error) {
 	t.Helper()
 	if err := m.Do(change); err != nil {
 		t.Fatalf("%s: %v", what, err)
@@ -160,7 +160,7 @@ func (m *market) servedAfter(t *testing.T, what string, addrs []netip.Addr, chan
 		var mu sync.Mutex // guards errs
 		var errs []error
 		each(addrs, webNodePort, func(network string, to netip.AddrPort) {
-			if _, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err != nil {
+			if _, err := requestBriefly(t.Context(), m.OutsideHost(), network, to); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, fmt.Errorf("%s: %s over %s is not served: %w", what, to, network, err))
@@ -170,13 +170,13 @@ func (m *market) servedAfter(t *testing.T, what string, addrs []netip.Addr, chan
 	})
 }
 
-// askFor is [ask] with a timeout of the caller.
-func askFor(from nodekit.Place, network string, to netip.AddrPort, patience time.Duration) (served, error) {
-	return askBy(context.Background(), from, &net.Dialer{Timeout: patience}, network, to)
+// requestFor is [request] with a timeout of the caller.
+func requestFor(from nodekit.NetNS, network string, to netip.AddrPort, timeout time.Duration) (served, error) {
+	return requestWith(context.Background(), from, &net.Dialer{Timeout: timeout}, network, to)
 }
 
 // notServed waits until the node port is no longer served at addresses, and requires that no client gets a reply then.
-func (m *market) notServed(t *testing.T, clients []nodekit.Place, addrs []netip.Addr) {
+func (m *serviceFixture) notServed(t *testing.T, clients []nodekit.NetNS, addrs []netip.Addr) {
 	t.Helper()
 	for _, addr := range addrs {
 		m.gone(t, netip.AddrPortFrom(addr, webNodePort))
@@ -185,7 +185,7 @@ func (m *market) notServed(t *testing.T, clients []nodekit.Place, addrs []netip.
 		var all sync.WaitGroup
 		for _, client := range clients {
 			all.Go(func() {
-				if a, err := askFor(client, network, to, 500*time.Millisecond); err == nil {
+				if a, err := requestFor(client, network, to, 500*time.Millisecond); err == nil {
 					t.Errorf("%s over %s, which is no address of the node any more, answers: %+v", to, network, a)
 				}
 			})

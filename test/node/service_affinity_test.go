@@ -9,8 +9,8 @@ import (
 
 // Clients on this node keep their backends for the timeout of the service after their last new connection, at their sockets and by packets. After the timeout
 // they are balanced like new clients, over TCP and UDP.
-func (m *market) affinitiesExpire(t *testing.T, packets bool) {
-	clients := []nodekit.Place{m.pod(t, "client")}
+func (m *serviceFixture) affinitiesExpire(t *testing.T, packets bool) {
+	clients := []nodekit.NetNS{m.pod(t, "client")}
 	if !packets {
 		clients = append(clients, m.Host())
 	}
@@ -24,11 +24,11 @@ func (m *market) affinitiesExpire(t *testing.T, packets bool) {
 	}
 }
 
-func (m *market) affinityExpires(t *testing.T, client nodekit.Place, network string, to netip.AddrPort) {
+func (m *serviceFixture) affinityExpires(t *testing.T, client nodekit.NetNS, network string, to netip.AddrPort) {
 	t.Helper()
 	meets := func() string {
 		t.Helper()
-		a, err := ask(t.Context(), client, network, to)
+		a, err := request(t.Context(), client, network, to)
 		if err != nil {
 			t.Fatalf("ask %s over %s: %v", to, network, err)
 		}

@@ -14,7 +14,7 @@ import (
 // and other source ports get other backends. With random selection, the client gets another backend sooner or later.
 func TestPrivilegedService_AlgorithmByAnnotation(t *testing.T) {
 	t.Parallel()
-	m := newMarket(t, "--bpf-lb-algorithm-annotation", "--bpf-lb-maglev-table-size=251", "--bpf-lb-maglev-map-max=8")
+	m := newServiceFixture(t, "--bpf-lb-algorithm-annotation", "--bpf-lb-maglev-table-size=251", "--bpf-lb-maglev-map-max=8")
 	annotated := func(algorithm string) {
 		t.Helper()
 		m.write(t, "web-service.yaml", fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web, "+
@@ -60,12 +60,12 @@ func TestPrivilegedService_AlgorithmByAnnotation(t *testing.T) {
 }
 
 // chosen returns the backend that is selected for a datagram from outside after all flows of the service were removed.
-func (m *market) chosen(t *testing.T, to netip.AddrPort, port uint16) string {
+func (m *serviceFixture) chosen(t *testing.T, to netip.AddrPort, port uint16) string {
 	t.Helper()
 	if _, err := m.Waggle(t.Context(), "bpf", "nat", "flush", "--service", "shop/web", "-o", "json"); err != nil {
 		t.Fatal(err)
 	}
-	a, err := askBy(t.Context(), m.OutsideHost(), &net.Dialer{LocalAddr: &net.UDPAddr{Port: int(port)}}, "udp", to)
+	a, err := requestWith(t.Context(), m.OutsideHost(), &net.Dialer{LocalAddr: &net.UDPAddr{Port: int(port)}}, "udp", to)
 	if err != nil {
 		t.Fatalf("%s from port %d: %v", to, port, err)
 	}
@@ -73,7 +73,7 @@ func (m *market) chosen(t *testing.T, to netip.AddrPort, port uint16) string {
 }
 
 // hasFlag waits until the kernel serves an address with a flag, or without it, over TCP and UDP.
-func (m *market) hasFlag(t *testing.T, at netip.AddrPort, flag string, want bool) {
+func (m *serviceFixture) hasFlag(t *testing.T, at netip.AddrPort, flag string, want bool) {
 	t.Helper()
 	eventually(t, func() error {
 		text, err := m.Waggle(t.Context(), "bpf", "lb", "list", "--frontends", "-o", "json")

@@ -16,15 +16,15 @@ import (
 )
 
 // The properties of Services and their slices that select backends apply to real clients: policies, readiness, hints, and the proxy of a Service.
-func TestPrivilegedService_WhoAnswers(t *testing.T) {
+func TestPrivilegedService_BackendSelection(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMarketOff(t, mode.args...)
+			m := newStoppedServiceFixture(t, mode.args...)
 			m.inZone(t, "here")
 			m.start(t)
-			clients := []nodekit.Place{m.pod(t, "client")}
+			clients := []nodekit.NetNS{m.pod(t, "client")}
 			if !mode.packets {
 				clients = append(clients, m.Host())
 			}
@@ -65,7 +65,7 @@ func TestPrivilegedService_WhoAnswers(t *testing.T) {
 					m.answerAll(t, clients, c.want...)
 				})
 			}
-			m.localElsewhere(t, clients)
+			m.localOnOtherNode(t, clients)
 			m.anothers(t, clients)
 			m.headless(t)
 		})
@@ -73,7 +73,7 @@ func TestPrivilegedService_WhoAnswers(t *testing.T) {
 }
 
 // inZone sets the zone of the node, whose agent does not run yet.
-func (m *market) inZone(t *testing.T, zone string) {
+func (m *serviceFixture) inZone(t *testing.T, zone string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.ManifestsDir(), "node.yaml"))
 	if err != nil {
@@ -83,12 +83,12 @@ func (m *market) inZone(t *testing.T, zone string) {
 }
 
 // answerAll requires that exactly these servers reply to the clients of "web"; without servers, that requests are rejected.
-func (m *market) answerAll(t *testing.T, clients []nodekit.Place, servers ...string) {
+func (m *serviceFixture) answerAll(t *testing.T, clients []nodekit.NetNS, servers ...string) {
 	t.Helper()
 	each(webAddrs, 80, func(network string, to netip.AddrPort) {
 		if len(servers) > 0 { // the service may have had the same number of other servers
 			eventually(t, func() error {
-				if a, err := askBriefly(t.Context(), clients[0], network, to); err != nil || !slices.Contains(servers, a.server) {
+				if a, err := requestBriefly(t.Context(), clients[0], network, to); err != nil || !slices.Contains(servers, a.server) {
 					return fmt.Errorf("ask %s over %s: %q answers (%w), want one of %v", to, network, a.server, err, servers)
 				}
 				return nil
@@ -96,7 +96,7 @@ func (m *market) answerAll(t *testing.T, clients []nodekit.Place, servers ...str
 		}
 		for _, client := range clients {
 			if len(servers) == 0 {
-				m.refused(t, client, network, to)
+				m.rejected(t, client, network, to)
 			} else {
 				m.reaches(t, client, network, to, servers...)
 			}
@@ -104,8 +104,8 @@ func (m *market) answerAll(t *testing.T, clients []nodekit.Place, servers ...str
 	})
 }
 
-// localElsewhere: with the policy Local, a client on this node gets no reply from backends of other nodes, and gets one from a new backend on this node.
-func (m *market) localElsewhere(t *testing.T, clients []nodekit.Place) {
+// localOnOtherNode: with the policy Local, a client on this node gets no reply from backends of other nodes, and gets one from a new backend on this node.
+func (m *serviceFixture) localOnOtherNode(t *testing.T, clients []nodekit.NetNS) {
 	t.Helper()
 	m.service(t, "web", webSpec+", internalTrafficPolicy: Local")
 	m.slices(t, "web", webPorts, endpoint{pod: "one", node: "node-2"})
@@ -115,7 +115,7 @@ func (m *market) localElsewhere(t *testing.T, clients []nodekit.Place) {
 	each(webAddrs, 80, func(network string, to netip.AddrPort) {
 		m.unanswered(t, clients[0], network, to)
 		for _, client := range clients[1:] { // the node, which has no link on which a packet could be lost
-			if _, err := ask(t.Context(), client, network, to); !errors.Is(err, syscall.EPERM) {
+			if _, err := request(t.Context(), client, network, to); !errors.Is(err, syscall.EPERM) {
 				t.Errorf("%s over %s with its backend elsewhere: %v, want EPERM", to, network, err)
 			}
 		}
@@ -128,7 +128,7 @@ func (m *market) localElsewhere(t *testing.T, clients []nodekit.Place) {
 }
 
 // anothers: a Service of another proxy is not served, and is served again when its label is removed.
-func (m *market) anothers(t *testing.T, clients []nodekit.Place) {
+func (m *serviceFixture) anothers(t *testing.T, clients []nodekit.NetNS) {
 	t.Helper()
 	for _, other := range []bool{true, false} {
 		labels := ""
@@ -149,7 +149,7 @@ func (m *market) anothers(t *testing.T, clients []nodekit.Place) {
 		}
 		each(webAddrs, 80, func(network string, to netip.AddrPort) {
 			for _, client := range clients {
-				if a, err := askBriefly(t.Context(), client, network, to); err == nil {
+				if a, err := requestBriefly(t.Context(), client, network, to); err == nil {
 					t.Errorf("%s over %s is another proxy's, and answers: %+v", to, network, a)
 				}
 			}
@@ -158,7 +158,7 @@ func (m *market) anothers(t *testing.T, clients []nodekit.Place) {
 }
 
 // headless: a Service without an address has no frontend, regardless of its slices; other Services are served as before.
-func (m *market) headless(t *testing.T) {
+func (m *serviceFixture) headless(t *testing.T) {
 	t.Helper()
 	m.service(t, "bare", "clusterIP: None, clusterIPs: [None], ipFamilies: [IPv4, IPv6], ports: [{name: tcp, port: 8080, protocol: TCP}, {name: udp, port: 8080, protocol: UDP}]")
 	m.slices(t, "bare", webPorts, endpoint{pod: "one"})
@@ -183,12 +183,12 @@ func (m *market) headless(t *testing.T) {
 }
 
 // With --service-no-backend-response=drop, clients of a Service without backends get no reply, outside and in pods.
-func TestPrivilegedService_NobodyAnswersInSilence(t *testing.T) {
+func TestPrivilegedService_NoBackends_DropsSilently(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMarket(t, append([]string{"--service-no-backend-response=drop"}, mode.args...)...)
+			m := newServiceFixture(t, append([]string{"--service-no-backend-response=drop"}, mode.args...)...)
 			client := m.pod(t, "client")
 			m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
 			m.backends(t)
@@ -199,14 +199,14 @@ func TestPrivilegedService_NobodyAnswersInSilence(t *testing.T) {
 			all.Go(func() {
 				each(webAddrs, 80, func(network string, to netip.AddrPort) { m.unanswered(t, client, network, to) })
 			})
-			for _, from := range []nodekit.Place{client, m.OutsideHost()} {
+			for _, from := range []nodekit.NetNS{client, m.OutsideHost()} {
 				all.Go(func() {
 					each(uplinks, webNodePort, func(network string, to netip.AddrPort) { m.unanswered(t, from, network, to) })
 				})
 			}
 			all.Wait()
 			m.backends(t, "one")
-			m.answerAll(t, []nodekit.Place{client}, "one")
+			m.answerAll(t, []nodekit.NetNS{client}, "one")
 		})
 	}
 }

@@ -15,7 +15,7 @@ import (
 // While no agent runs, a backend becomes unready, and is removed later. The next agent closes the sockets that are connected to it, of UDP at once and of TCP
 // after its removal, and no others: in the namespace of the node, and with --bpf-lb-sock-terminate-pod-connections also inside pods, for which the agent keeps
 // the capability to enter them. The processes connect again.
-func TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns(t *testing.T) {
+func TestPrivilegedService_BackendRemovedWhileAgentIsDown(t *testing.T) {
 	t.Parallel()
 	for name, pods := range map[string]bool{"of the node": false, "of pods too": true} {
 		t.Run(name, func(t *testing.T) {
@@ -24,13 +24,13 @@ func TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns(t *testing.T)
 			if pods {
 				options.AgentArgs, rights = []string{"--bpf-lb-sock-terminate-pod-connections"}, rights|1<<unix.CAP_SYS_ADMIN
 			}
-			m := &market{Node: newNode(t, options), pods: map[string]*nodekit.Pod{}}
+			m := &serviceFixture{Node: newNode(t, options), pods: map[string]*nodekit.Pod{}}
 			m.start(t)
 			wantCapabilities(t, m.AgentPID(), rights)
 			client := m.pod(t, "client")
 			m.web(t, "", "one", "two")
-			places := map[nodekit.Place][]*line{}
-			for _, place := range []nodekit.Place{m.Host(), client} {
+			places := map[nodekit.NetNS][]*line{}
+			for _, place := range []nodekit.NetNS{m.Host(), client} {
 				places[place] = lines(t, place, 80, webAddrs, 4)
 			}
 			// changes replaces the endpoints between two runs of the agent.
@@ -53,8 +53,8 @@ func TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns(t *testing.T)
 							l.isClosed(t)
 							_ = l.Close()
 							l.dial(t, place)
-							l.server = l.ask(t)
-						} else if now := l.ask(t); now != l.server {
+							l.server = l.request(t)
+						} else if now := l.request(t); now != l.server {
 							t.Errorf("%s over %s went from %s to %s", l.to, l.network, l.server, now)
 						}
 					}
@@ -72,7 +72,7 @@ func TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns(t *testing.T)
 func (l *line) isClosed(t *testing.T) {
 	t.Helper()
 	eventually(t, func() error {
-		_, err := askWithin(l.Conn, askBrief)
+		_, err := requestWithin(l.Conn, briefTimeout)
 		for _, closed := range []error{syscall.ECONNABORTED, syscall.EPIPE, syscall.EDESTADDRREQ} {
 			if errors.Is(err, closed) {
 				return nil

@@ -13,7 +13,7 @@ import (
 
 // Endpoints are removed from a service and keep replying. Clients that send continuously change to the remaining endpoints, and do not lose even a reply that
 // is in flight when the agent removes their flow.
-func (m *market) noAnswerIsLostWhenEndpointsChange(t *testing.T, _ bool) {
+func (m *serviceFixture) noAnswerIsLostWhenEndpointsChange(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	m.pod(t, "three", 8080)
 	m.web(t, "", "one", "two")
@@ -32,7 +32,7 @@ func (m *market) noAnswerIsLostWhenEndpointsChange(t *testing.T, _ bool) {
 		wg.Go(func() {
 			defer func() { _ = conn.Close() }()
 			for !stop.Load() {
-				a, err := askOn(conn)
+				a, err := requestOn(conn)
 				if err != nil {
 					t.Errorf("client %d asks %s, after request %d of all clients, last answered by %q: %v", i, to, asked.Load(), servers[i].Load(), err)
 					return

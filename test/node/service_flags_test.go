@@ -19,14 +19,14 @@ var (
 // ports.
 func TestPrivilegedService_AddressesByFlagAndByPod(t *testing.T) {
 	t.Parallel()
-	m := newMarketOff(t, "--bpf-lb-sock=false", "--nodeport-addresses=192.0.2.77/32,2001:db8:2::77/128")
+	m := newStoppedServiceFixture(t, "--bpf-lb-sock=false", "--nodeport-addresses=192.0.2.77/32,2001:db8:2::77/128")
 	for _, p := range secondPrefixes {
 		if err := m.Do(func() error { return addAddr("eth0", p) }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	m.start(t)
-	clients := []nodekit.Place{m.OutsideHost(), m.pod(t, "client")}
+	clients := []nodekit.NetNS{m.OutsideHost(), m.pod(t, "client")}
 	one := m.pod(t, "one", 8080)
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
 	m.slices(t, "web", webPorts, endpoint{pod: "one"})
@@ -49,7 +49,7 @@ func TestPrivilegedService_AddressesByFlagAndByPod(t *testing.T) {
 }
 
 // onlyAt requires a port to be served by "one" at some addresses of the uplink, and the kernel to reject it at the others.
-func (m *market) onlyAt(t *testing.T, clients []nodekit.Place, port uint16, addrs []netip.Addr) {
+func (m *serviceFixture) onlyAt(t *testing.T, clients []nodekit.NetNS, port uint16, addrs []netip.Addr) {
 	t.Helper()
 	for _, all := range [][]netip.Addr{uplinks, secondAddrs} {
 		each(all, port, func(network string, to netip.AddrPort) {
@@ -57,7 +57,7 @@ func (m *market) onlyAt(t *testing.T, clients []nodekit.Place, port uint16, addr
 				if all[0] == addrs[0] {
 					m.reaches(t, client, network, to, "one")
 				} else {
-					m.refused(t, client, network, to)
+					m.rejected(t, client, network, to)
 				}
 			}
 		})
@@ -67,8 +67,8 @@ func (m *market) onlyAt(t *testing.T, clients []nodekit.Place, port uint16, addr
 // Node ports in the range of the flag are served, including its ends, and other node ports are not.
 func TestPrivilegedService_NodePortRange(t *testing.T) {
 	t.Parallel()
-	m := newMarket(t, "--bpf-lb-sock=false", "--node-port-range=20000,20010")
-	clients := []nodekit.Place{m.OutsideHost(), m.pod(t, "client")}
+	m := newServiceFixture(t, "--bpf-lb-sock=false", "--node-port-range=20000,20010")
+	clients := []nodekit.NetNS{m.OutsideHost(), m.pod(t, "client")}
 	m.pod(t, "one", 8080)
 	var ports, targets []string
 	all := map[uint16]bool{19999: false, 20000: true, 20010: true, 20011: false, webNodePort: false}
@@ -93,7 +93,7 @@ func TestPrivilegedService_NodePortRange(t *testing.T) {
 				if inside {
 					m.reaches(t, client, network, to, "one")
 				} else {
-					m.refused(t, client, network, to)
+					m.rejected(t, client, network, to)
 				}
 			}
 		})
@@ -106,7 +106,7 @@ func TestPrivilegedMasquerade_Excluded(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMarket(t, append([]string{"--masquerade-exclude-cidrs=192.0.2.77/32,2001:db8:2::77/128"}, mode.args...)...)
+			m := newServiceFixture(t, append([]string{"--masquerade-exclude-cidrs=192.0.2.77/32,2001:db8:2::77/128"}, mode.args...)...)
 			routeBack(t, m.Node)
 			pod := m.pod(t, "one")
 			for _, p := range secondPrefixes {

@@ -9,37 +9,37 @@ import (
 	"testing"
 )
 
-// serviceGroup is a group of tests of services. It creates its services and pods on an empty market.
+// serviceGroup is a group of tests of services. It creates its services and pods on an empty fixture.
 type serviceGroup struct {
 	name string
-	try  func(m *market, t *testing.T, packets bool)
+	try  func(m *serviceFixture, t *testing.T, packets bool)
 }
 
-// TestPrivilegedService_Groups tests services on one node for each of the modes. The groups run one after the other, each on an empty market, so that the node
+// TestPrivilegedService_Groups tests services on one node for each of the modes. The groups run one after the other, each on an empty fixture, so that the node
 // and its agent are started only once.
 func TestPrivilegedService_Groups(t *testing.T) {
 	t.Parallel()
 	both := []serviceGroup{
-		{"ClusterIP", (*market).clusterIP},
-		{"EndpointsChangeUnderUse", (*market).endpointsChangeUnderUse},
-		{"SessionAffinity", (*market).sessionAffinity},
-		{"AffinityExpires", (*market).affinitiesExpire},
-		{"SocketsThatAreNotConnected", (*market).socketsThatAreNotConnected},
-		{"PortIsUsedAgain", (*market).portIsUsedAgain},
-		{"OnePortForServiceAndBackend", (*market).onePortForServiceAndBackend},
-		{"NodePort", (*market).nodePort},
-		{"LoadBalancerAndExternalIPs", (*market).loadBalancerAndExternalIPs},
-		{"BackendElsewhere", (*market).backendElsewhere},
+		{"ClusterIP", (*serviceFixture).clusterIP},
+		{"EndpointsChangeUnderTraffic", (*serviceFixture).endpointsChangeUnderTraffic},
+		{"SessionAffinity", (*serviceFixture).sessionAffinity},
+		{"AffinityExpires", (*serviceFixture).affinitiesExpire},
+		{"UnconnectedSockets", (*serviceFixture).unconnectedSockets},
+		{"PortIsReused", (*serviceFixture).portIsReused},
+		{"OnePortForServiceAndBackend", (*serviceFixture).onePortForServiceAndBackend},
+		{"NodePort", (*serviceFixture).nodePort},
+		{"LoadBalancerAndExternalIPs", (*serviceFixture).loadBalancerAndExternalIPs},
+		{"BackendOnOtherNode", (*serviceFixture).backendOnOtherNode},
 	}
 	further := map[bool][]serviceGroup{
-		false: {{"SandboxedPods", (*market).sandboxedPods}, {"SourceRanges", (*market).sourceRanges}, {"SourceRangesNarrow", (*market).sourceRangesNarrow},
-			{"RefusalsAreLimited", (*market).refusalsAreLimited}, {"HostPortFollowsThePod", (*market).hostPortFollowsThePod}},
-		true: {{"NodePortLocal", (*market).nodePortLocal}, {"NoAnswerIsLostWhenEndpointsChange", (*market).noAnswerIsLostWhenEndpointsChange}},
+		false: {{"SandboxedPods", (*serviceFixture).sandboxedPods}, {"SourceRanges", (*serviceFixture).sourceRanges}, {"SourceRangesNarrow", (*serviceFixture).sourceRangesNarrow},
+			{"RejectionsAreLimited", (*serviceFixture).rejectionsAreLimited}, {"HostPortFollowsThePod", (*serviceFixture).hostPortFollowsThePod}},
+		true: {{"NodePortLocal", (*serviceFixture).nodePortLocal}, {"NoAnswerIsLostWhenEndpointsChange", (*serviceFixture).noAnswerIsLostWhenEndpointsChange}},
 	}
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMarket(t, mode.args...)
+			m := newServiceFixture(t, mode.args...)
 			m.routePublic(t)
 			for _, groups := range [][]serviceGroup{both, further[mode.packets]} {
 				for _, g := range groups {
@@ -49,13 +49,13 @@ func TestPrivilegedService_Groups(t *testing.T) {
 					})
 				}
 			}
-			t.Run("WhoTheOutsideSees", func(t *testing.T) { m.whoTheOutsideSees(t, false) }) // the last one, because the host outside gets a route to pods
+			t.Run("SourceSeenOutside", func(t *testing.T) { m.sourceSeenOutside(t, false) }) // the last one, because the host outside gets a route to pods
 		})
 	}
 }
 
 // empty removes all services and pods, and waits until the datapath serves nothing.
-func (m *market) empty(t *testing.T) {
+func (m *serviceFixture) empty(t *testing.T) {
 	t.Helper()
 	for _, kind := range []string{"service", "slices", "pod"} {
 		files, err := filepath.Glob(filepath.Join(m.ManifestsDir(), "*-"+kind+".yaml"))

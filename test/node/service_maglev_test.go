@@ -20,7 +20,7 @@ import (
 type distant struct{ addrs map[string][2]netip.Addr }
 
 // newDistant creates n backends, the same ones for each of the nodes.
-func newDistant(t *testing.T, n int, nodes ...*market) (d distant) {
+func newDistant(t *testing.T, n int, nodes ...*serviceFixture) (d distant) {
 	t.Helper()
 	d.addrs = make(map[string][2]netip.Addr)
 	for i := range n {
@@ -42,7 +42,7 @@ func newDistant(t *testing.T, n int, nodes ...*market) (d distant) {
 }
 
 // listenDatagrams opens a UDP port at a place until the test ends.
-func listenDatagrams(t *testing.T, at nodekit.Place, addr netip.AddrPort) (conn *net.UDPConn) {
+func listenDatagrams(t *testing.T, at nodekit.NetNS, addr netip.AddrPort) (conn *net.UDPConn) {
 	t.Helper()
 	if err := at.Do(func() (err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
@@ -55,7 +55,7 @@ func listenDatagrams(t *testing.T, at nodekit.Place, addr netip.AddrPort) (conn 
 }
 
 // answerAt replies at one address with a name.
-func answerAt(t *testing.T, at nodekit.Place, addr netip.AddrPort, name string) {
+func answerAt(t *testing.T, at nodekit.NetNS, addr netip.AddrPort, name string) {
 	t.Helper()
 	conn := listenDatagrams(t, at, addr)
 	go func() {
@@ -71,7 +71,7 @@ func answerAt(t *testing.T, at nodekit.Place, addr netip.AddrPort, name string) 
 }
 
 // serve makes all backends except one the endpoints of "web" on a node.
-func (d distant) serve(t *testing.T, m *market, without string) {
+func (d distant) serve(t *testing.T, m *serviceFixture, without string) {
 	t.Helper()
 	var all strings.Builder
 	for i, f := range families {
@@ -95,14 +95,14 @@ func (d distant) serve(t *testing.T, m *market, without string) {
 }
 
 // choices returns the backends that are selected for the source ports of a client outside after all flows of the service were removed.
-func (m *market) choices(t *testing.T, to netip.AddrPort, ports int) []string {
+func (m *serviceFixture) choices(t *testing.T, to netip.AddrPort, ports int) []string {
 	t.Helper()
 	if _, err := m.Waggle(t.Context(), "bpf", "nat", "flush", "--service", "shop/web", "-o", "json"); err != nil {
 		t.Fatal(err)
 	}
 	out := make([]string, ports)
 	for i := range out {
-		a, err := askFrom(m.OutsideHost(), netip.AddrPortFrom(outsideAddr(to.Addr().Is6()), 20000+uint16(i)), to)
+		a, err := requestFrom(m.OutsideHost(), netip.AddrPortFrom(outsideAddr(to.Addr().Is6()), 20000+uint16(i)), to)
 		if err != nil {
 			t.Fatalf("%s from port %d: %v", to, 20000+i, err)
 		}
@@ -111,9 +111,9 @@ func (m *market) choices(t *testing.T, to netip.AddrPort, ports int) []string {
 	return out
 }
 
-// askFrom sends a datagram from a given address and port.
-func askFrom(at nodekit.Place, from, to netip.AddrPort) (served, error) {
-	return askBy(context.Background(), at, &net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(from)}, "udp", to)
+// requestFrom sends a datagram from a given address and port.
+func requestFrom(at nodekit.NetNS, from, to netip.AddrPort) (served, error) {
+	return requestWith(context.Background(), at, &net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(from)}, "udp", to)
 }
 
 // Two nodes with Maglev select the same backend for each client outside, at either node. When a backend is removed, its clients get other backends, again the
@@ -122,9 +122,9 @@ func TestPrivilegedService_MaglevOnTwoNodes(t *testing.T) {
 	t.Parallel()
 	const ports, backends = 100, 5
 	args := []string{"--bpf-lb-algorithm=maglev", "--bpf-lb-maglev-table-size=509"}
-	one, two := newMarket(t, args...), newMarket(t, args...)
+	one, two := newServiceFixture(t, args...), newServiceFixture(t, args...)
 	d := newDistant(t, backends, one, two)
-	for _, m := range []*market{one, two} {
+	for _, m := range []*serviceFixture{one, two} {
 		m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
 		d.serve(t, m, "")
 	}
@@ -174,7 +174,7 @@ func sameChoices(a, b []string) bool { return strings.Join(a, " ") == strings.Jo
 // since their last packet.
 func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 	t.Parallel()
-	m := newMarket(t)
+	m := newServiceFixture(t)
 	d := newDistant(t, 4, m)
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster")+
 		", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}")
@@ -184,7 +184,7 @@ func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 		meets := func(client netip.Addr) string {
 			t.Helper()
 			port++ // a new flow
-			a, err := askFrom(m.OutsideHost(), netip.AddrPortFrom(client, port), to)
+			a, err := requestFrom(m.OutsideHost(), netip.AddrPortFrom(client, port), to)
 			if err != nil {
 				t.Fatalf("%s from %s: %v", to, client, err)
 			}
@@ -222,7 +222,7 @@ func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 }
 
 // age sets back the last use of all clients by some seconds.
-func (m *market) age(t *testing.T, seconds int) {
+func (m *serviceFixture) age(t *testing.T, seconds int) {
 	t.Helper()
 	affinities := ctMap(t, m.Node, bpf.MapAffinity)
 	now, err := bpf.CtNow()

@@ -37,16 +37,16 @@ func each(addrs []netip.Addr, port uint16, f func(network string, to netip.AddrP
 }
 
 // seesClient requires that a server sees a client under an address.
-func (m *market) seesClient(t *testing.T, from nodekit.Place, network string, to netip.AddrPort, want netip.Addr) {
+func (m *serviceFixture) seesClient(t *testing.T, from nodekit.NetNS, network string, to netip.AddrPort, want netip.Addr) {
 	t.Helper()
-	if a, err := ask(t.Context(), from, network, to); err != nil || a.client != want {
+	if a, err := request(t.Context(), from, network, to); err != nil || a.client != want {
 		t.Errorf("%s over %s: %q sees %v (%v), want %v", to, network, a.server, a.client, err, want)
 	}
 }
 
 // A node port is served to the outside, to pods, and, where sockets are translated, to the node under all of its addresses. The backend, which is on this node,
 // sees the client. With externalTrafficPolicy Local and no backend on this node, clients outside get no reply.
-func (m *market) nodePort(t *testing.T, packets bool) {
+func (m *serviceFixture) nodePort(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
 	m.pod(t, "one", 8080)
 	m.pod(t, "two", 8080)
@@ -76,13 +76,13 @@ func (m *market) nodePort(t *testing.T, packets bool) {
 	m.backends(t)
 	each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
 		m.served(t, to.String()+"/"+strings.ToUpper(network), 0)
-		m.refused(t, m.OutsideHost(), network, to)
-		m.refused(t, client, network, to)
+		m.rejected(t, m.OutsideHost(), network, to)
+		m.rejected(t, client, network, to)
 	})
 }
 
 // With externalTrafficPolicy Local, a node without a backend sends no reply to clients outside and serves clients in the cluster.
-func (m *market) nodePortLocal(t *testing.T, _ bool) {
+func (m *serviceFixture) nodePortLocal(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	m.pod(t, "one", 8080)
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Local"))
@@ -95,7 +95,7 @@ func (m *market) nodePortLocal(t *testing.T, _ bool) {
 	m.slices(t, "web", webPorts, endpoint{pod: "one", node: "node-2"})
 	each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
 		eventually(t, func() error {
-			if a, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
+			if a, err := requestBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
 				return fmt.Errorf("%s over %s: a node without a backend answers: %+v", to, network, a)
 			}
 			return nil
@@ -111,7 +111,7 @@ var (
 	externalAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.20"), netip.MustParseAddr("2001:db8:113::20")}
 )
 
-func (m *market) routePublic(t *testing.T) {
+func (m *serviceFixture) routePublic(t *testing.T) {
 	t.Helper()
 	if err := m.RouteFromOutside("203.0.113.0/24", "2001:db8:113::/64"); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func (m *market) routePublic(t *testing.T) {
 }
 
 // Clients outside and pods reach a service under the addresses of its status and its external ones.
-func (m *market) loadBalancerAndExternalIPs(t *testing.T, packets bool) {
+func (m *serviceFixture) loadBalancerAndExternalIPs(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
 	m.balancer(t, "externalIPs: [203.0.113.20, \"2001:db8:113::20\"]")
 	m.backends(t, "one", "two")
@@ -142,14 +142,14 @@ func (m *market) loadBalancerAndExternalIPs(t *testing.T, packets bool) {
 }
 
 // balancer makes "web" a service of the type LoadBalancer with its addresses, and with additional fields of its spec and annotations.
-func (m *market) balancer(t *testing.T, spec string, annotations ...string) {
+func (m *serviceFixture) balancer(t *testing.T, spec string, annotations ...string) {
 	t.Helper()
 	m.write(t, "web-service.yaml", "{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web, annotations: {"+strings.Join(annotations, ", ")+"}}, spec: {"+webSpec+
 		", type: LoadBalancer, "+spec+"}, status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: \"2001:db8:113::10\"}]}}}\n")
 }
 
 // Only clients outside with an address in the source ranges get replies, or only clients with an address in no denied range.
-func (m *market) sourceRanges(t *testing.T, _ bool) {
+func (m *serviceFixture) sourceRanges(t *testing.T, _ bool) {
 	try := func(ranges string, answered bool, annotations ...string) {
 		t.Helper()
 		m.balancer(t, "loadBalancerSourceRanges: "+ranges, annotations...)
@@ -161,7 +161,7 @@ func (m *market) sourceRanges(t *testing.T, _ bool) {
 				return
 			}
 			eventually(t, func() error {
-				if a, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
+				if a, err := requestBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
 					return fmt.Errorf("%s over %s answers a stranger: %+v", to, network, a)
 				}
 				return nil
@@ -177,7 +177,7 @@ func (m *market) sourceRanges(t *testing.T, _ bool) {
 }
 
 // A pod's host port is served on the node's addresses, and afterwards for the next pod of the same name.
-func (m *market) hostPortFollowsThePod(t *testing.T, _ bool) {
+func (m *serviceFixture) hostPortFollowsThePod(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	for _, uid := range []string{"first", "second"} {
 		pod := m.pod(t, "one", 8080)
@@ -187,7 +187,7 @@ func (m *market) hostPortFollowsThePod(t *testing.T, _ bool) {
 			"status: {phase: Running, podIP: %s, podIPs: [{ip: %s}, {ip: %q}], conditions: [{type: Ready, status: \"True\"}]}}\n",
 			uid, pod.Addr(false), pod.Addr(false), pod.Addr(true)))
 		each(uplinks, 8888, func(network string, to netip.AddrPort) {
-			eventually(t, func() error { _, err := askBriefly(t.Context(), m.OutsideHost(), network, to); return err })
+			eventually(t, func() error { _, err := requestBriefly(t.Context(), m.OutsideHost(), network, to); return err })
 			m.reaches(t, m.OutsideHost(), network, to, "one")
 			m.seesClient(t, m.OutsideHost(), network, to, outsideAddr(to.Addr().Is6()))
 			m.reaches(t, client, network, to, "one")
@@ -198,7 +198,7 @@ func (m *market) hostPortFollowsThePod(t *testing.T, _ bool) {
 		}
 		each(uplinks, 8888, func(network string, to netip.AddrPort) {
 			eventually(t, func() error {
-				if a, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
+				if a, err := requestBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
 					return fmt.Errorf("%s over %s: a pod that is gone answers: %+v", to, network, a)
 				}
 				return nil
@@ -208,7 +208,7 @@ func (m *market) hostPortFollowsThePod(t *testing.T, _ bool) {
 }
 
 // A backend on another node is reached under the node's address, and its replies reach the client: outside, on the node, and in a pod.
-func (m *market) backendElsewhere(t *testing.T, packets bool) {
+func (m *serviceFixture) backendOnOtherNode(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
 	answerWithName(t, m.OutsideHost(), "elsewhere", 8080)
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))

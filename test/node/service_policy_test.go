@@ -36,16 +36,16 @@ const shopPolicies = `
 `
 
 // Policies apply to the ends of a connection through a service: to the address and port of the backend, and the client's own address.
-func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
+func TestPrivilegedService_PoliciesMatchClientAndBackend(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMarketOff(t, mode.args...)
+			m := newStoppedServiceFixture(t, mode.args...)
 			outside := func(block string) { m.write(t, "shop.yaml", shopManifests+fmt.Sprintf(shopPolicies, block)) }
 			outside("{ipBlock: {cidr: 192.0.2.1/32}}, {ipBlock: {cidr: \"2001:db8:2::1/128\"}}")
 			m.start(t)
-			friend, stranger := m.pod(t, "friend"), m.pod(t, "stranger")
+			friend, deniedPod := m.pod(t, "friend"), m.pod(t, "stranger")
 			m.pod(t, "other", 8080)
 			m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
 			m.backends(t, "one")
@@ -53,11 +53,11 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 				m.served(t, to.String()+"/"+strings.ToUpper(network), 1)
 				m.reaches(t, m.OutsideHost(), network, to, "one")
 				m.reaches(t, friend, network, to, "one")
-				m.unanswered(t, stranger, network, to)
+				m.unanswered(t, deniedPod, network, to)
 			})
 			each(webAddrs, 80, func(network string, to netip.AddrPort) {
 				m.reaches(t, friend, network, to, "one")
-				m.unanswered(t, stranger, network, to)
+				m.unanswered(t, deniedPod, network, to)
 				m.reaches(t, m.pods["one"], network, to, "one") // a pod always reaches itself
 				m.explains(t, "shop/friend", network, to, models.PolicyVerdictAllowed, "shop/one")
 				m.explains(t, "shop/stranger", network, to, models.PolicyVerdictDenied, "shop/one")
@@ -68,14 +68,14 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 			outside("{ipBlock: {cidr: 192.0.2.2/32}}, {ipBlock: {cidr: \"2001:db8:2::2/128\"}}")
 			each(webAddrs, 80, func(network string, to netip.AddrPort) {
 				m.unanswered(t, friend, network, to)
-				m.reaches(t, stranger, network, to, "other")
+				m.reaches(t, deniedPod, network, to, "other")
 				m.explains(t, "shop/friend", network, to, models.PolicyVerdictDenied, "shop/other")
 				m.explains(t, "shop/stranger", network, to, models.PolicyVerdictAllowed, "shop/other")
 			})
 			m.backends(t, "one")
 			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
 				eventually(t, func() error {
-					if a, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
+					if a, err := requestBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
 						return fmt.Errorf("%s over %s: one who may not is answered: %+v", to, network, a)
 					}
 					return nil
@@ -87,7 +87,7 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 }
 
 // explains requests the verdict on a service with one backend, without a packet. Both the policies and the kernel evaluate the backend.
-func (m *market) explains(t *testing.T, from, network string, to netip.AddrPort, verdict models.PolicyVerdict, backend string) {
+func (m *serviceFixture) explains(t *testing.T, from, network string, to netip.AddrPort, verdict models.PolicyVerdict, backend string) {
 	t.Helper()
 	c := api(m.Node)
 	eventually(t, func() error { // tables and kernel agree after a short delay

@@ -14,7 +14,7 @@ import (
 
 // A pod has two connections from one port at the same time: with a service, and directly with its backend. Each keeps working and gets its own replies, in
 // either order of connecting.
-func (m *market) onePortForServiceAndBackend(t *testing.T, packets bool) {
+func (m *serviceFixture) onePortForServiceAndBackend(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
 	m.web(t, "", "one")
 	port := uint16(5000)
@@ -36,7 +36,7 @@ func (m *market) onePortForServiceAndBackend(t *testing.T, packets bool) {
 			}
 			for range 3 {
 				for i, conn := range conns {
-					if a, err := askOn(conn); err != nil || a.server != "one" {
+					if a, err := requestOn(conn); err != nil || a.server != "one" {
 						t.Errorf("%s, %s: %q answers (%v)", name, order[i], a.server, err)
 					}
 				}
@@ -46,7 +46,7 @@ func (m *market) onePortForServiceAndBackend(t *testing.T, packets bool) {
 }
 
 // connectFrom connects from a port that other connections may use as well.
-func connectFrom(place nodekit.Place, from, to netip.AddrPort) (conn net.Conn, err error) {
+func connectFrom(place nodekit.NetNS, from, to netip.AddrPort) (conn net.Conn, err error) {
 	shared := func(_, _ string, raw syscall.RawConn) error {
 		var set error
 		err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })

@@ -10,10 +10,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// busyMarket returns a market with traffic through its services on every path, and this traffic.
-func busyMarket(t *testing.T, packets bool, args ...string) (*market, *load.Load) {
+// busyServiceFixture returns a fixture with traffic through its services on every path, and this traffic.
+func busyServiceFixture(t *testing.T, packets bool, args ...string) (*serviceFixture, *load.Load) {
 	t.Helper()
-	m := newMarket(t, args...)
+	m := newServiceFixture(t, args...)
 	client, one := m.pod(t, "client"), m.pod(t, "one")
 	m.routePublic(t)
 	m.write(t, "web-service.yaml", "{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web}, spec: {"+webRest+", type: LoadBalancer, ports: ["+
@@ -51,7 +51,7 @@ func busyMarket(t *testing.T, packets bool, args ...string) (*market, *load.Load
 }
 
 // far creates a service whose backend is on another node, which is the host outside.
-func (m *market) far(t *testing.T) {
+func (m *serviceFixture) far(t *testing.T) {
 	t.Helper()
 	m.service(t, "far", "clusterIP: 10.96.0.12, clusterIPs: [10.96.0.12, \"fd00:10:96::12\"], ipFamilies: [IPv4, IPv6], type: NodePort, ports: ["+
 		"{name: tcp, port: 84, targetPort: 8084, protocol: TCP, nodePort: 30084}, {name: udp, port: 84, targetPort: 8084, protocol: UDP, nodePort: 30084}]")
@@ -77,7 +77,7 @@ func TestPrivilegedService_RestartLosesNoPacket(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			m, use := busyMarket(t, mode.packets, mode.args...)
+			m, use := busyServiceFixture(t, mode.packets, mode.args...)
 			for range soak(t) {
 				for _, end := range []func(context.Context) error{m.StopAgent, m.KillAgent} {
 					if err := errors.Join(end(t.Context()), m.StartAgent()); err != nil {
@@ -102,7 +102,7 @@ func TestPrivilegedService_UpgradeLosesNoPacket(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			m, use := busyMarket(t, mode.packets, mode.args...)
+			m, use := busyServiceFixture(t, mode.packets, mode.args...)
 			for range soak(t) {
 				for _, to := range []struct {
 					agent      string

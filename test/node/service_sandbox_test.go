@@ -11,10 +11,10 @@ import (
 
 // On a node that translates sockets, the sockets of a sandboxed pod have no such programs: its packets are translated instead, while other pods are translated
 // at their sockets.
-func (m *market) sandboxedPods(t *testing.T, _ bool) {
+func (m *serviceFixture) sandboxedPods(t *testing.T, _ bool) {
 	inside, sandboxed := m.pod(t, "inside"), m.pod(t, "sandboxed")
 	places := []struct {
-		nodekit.Place
+		nodekit.NetNS
 		pod     *nodekit.Pod
 		packets bool // packets are translated
 	}{{inside, inside, false}, {sandboxed.Sandboxed(), sandboxed, true}, {inside.Sandboxed(), inside, true}}
@@ -54,14 +54,14 @@ func (m *market) sandboxedPods(t *testing.T, _ bool) {
 		switch {
 		case l.network == "udp":
 			eventually(t, func() error {
-				a, err := askWithin(l.Conn, askBrief)
+				a, err := requestWithin(l.Conn, briefTimeout)
 				if err == nil && a.server != "two" {
 					err = fmt.Errorf("%s answers, which is no backend any more", a.server)
 				}
 				return err
 			})
 		case l.server == "two":
-			if now := l.ask(t); now != "two" {
+			if now := l.request(t); now != "two" {
 				t.Errorf("%s over %s went from two to %s", l.to, l.network, now)
 			}
 		}
@@ -70,7 +70,7 @@ func (m *market) sandboxedPods(t *testing.T, _ bool) {
 	ways(func(network string, to netip.AddrPort) {
 		m.served(t, to.String()+"/"+strings.ToUpper(network), 0)
 		for _, from := range places {
-			m.refused(t, from, network, to)
+			m.rejected(t, from, network, to)
 		}
 	})
 }

@@ -13,12 +13,12 @@ import (
 // Streams in large segments and fragmented datagrams are translated completely, also where a part of the path has a smaller MTU and sends ICMP errors.
 func TestPrivilegedService_StreamsAndFragments(t *testing.T) {
 	t.Parallel()
-	m := newMarket(t, "--bpf-lb-sock=false")
+	m := newServiceFixture(t, "--bpf-lb-sock=false")
 	client := m.pod(t, "client")
 	one := m.pod(t, "one")
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
 	m.backends(t, "one")
-	try := func(from nodekit.Place, to netip.AddrPort, datagrams ...int) {
+	try := func(from nodekit.NetNS, to netip.AddrPort, datagrams ...int) {
 		t.Helper()
 		at := netip.AddrPortFrom(one.Addr(to.Addr().Is6()), 8080)
 		for _, size := range datagrams {

@@ -24,14 +24,14 @@ const webSpec = "clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, \"fd00:10:96::1
 const webPorts = "[{name: tcp, port: 8080, protocol: TCP}, {name: udp, port: 8080, protocol: UDP}]"
 
 // web creates the service "web" with pods that serve it, and waits until the datapath has all of it.
-func (m *market) web(t *testing.T, spec string, pods ...string) {
+func (m *serviceFixture) web(t *testing.T, spec string, pods ...string) {
 	t.Helper()
 	m.service(t, "web", webSpec+spec)
 	m.backends(t, pods...)
 }
 
 // backends makes pods the endpoints of "web", and waits until the datapath has them.
-func (m *market) backends(t *testing.T, pods ...string) {
+func (m *serviceFixture) backends(t *testing.T, pods ...string) {
 	t.Helper()
 	var all []endpoint
 	for _, pod := range pods {
@@ -55,7 +55,7 @@ func (m *market) backends(t *testing.T, pods ...string) {
 
 // Pods reach the backends of a service under their own address. A backend may reach itself. Where sockets are translated, the node reaches the backends too.
 // Requests to a service without endpoints are rejected at once, and a deleted service is not served.
-func (m *market) clusterIP(t *testing.T, packets bool) {
+func (m *serviceFixture) clusterIP(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
 	m.web(t, "", "one", "two")
 	for _, addr := range webAddrs {
@@ -63,7 +63,7 @@ func (m *market) clusterIP(t *testing.T, packets bool) {
 		for _, network := range networks {
 			m.reaches(t, client, network, to, "one", "two")
 			m.reaches(t, m.pods["one"], network, to, "one", "two")
-			a, err := ask(t.Context(), client, network, to)
+			a, err := request(t.Context(), client, network, to)
 			if err != nil || a.client != client.Addr(addr.Is6()) {
 				t.Errorf("%s over %s: the server sees %v (%v), want the client's own address %v", to, network, a.client, err, client.Addr(addr.Is6()))
 			}
@@ -75,9 +75,9 @@ func (m *market) clusterIP(t *testing.T, packets bool) {
 	m.backends(t)
 	for _, addr := range webAddrs {
 		for _, network := range networks {
-			m.refused(t, client, network, netip.AddrPortFrom(addr, 80))
+			m.rejected(t, client, network, netip.AddrPortFrom(addr, 80))
 			if !packets {
-				m.refused(t, m.Host(), network, netip.AddrPortFrom(addr, 80))
+				m.rejected(t, m.Host(), network, netip.AddrPortFrom(addr, 80))
 			}
 		}
 	}
@@ -94,7 +94,7 @@ func (m *market) clusterIP(t *testing.T, packets bool) {
 		m.gone(t, netip.AddrPortFrom(addr, 80))
 	}
 	each(webAddrs, 80, func(network string, to netip.AddrPort) {
-		if a, err := askBriefly(t.Context(), client, network, to); err == nil {
+		if a, err := requestBriefly(t.Context(), client, network, to); err == nil {
 			t.Errorf("%s of a deleted service answers over %s: %+v", to, network, a)
 		}
 	})
@@ -109,14 +109,14 @@ type line struct {
 }
 
 // lines opens connections from a place to all addresses.
-func lines(t *testing.T, from nodekit.Place, port uint16, addrs []netip.Addr, each int) (all []*line) {
+func lines(t *testing.T, from nodekit.NetNS, port uint16, addrs []netip.Addr, each int) (all []*line) {
 	t.Helper()
 	for _, addr := range addrs {
 		for _, network := range networks {
 			for range each {
 				l := &line{network: network, to: netip.AddrPortFrom(addr, port)}
 				l.dial(t, from)
-				l.server = l.ask(t)
+				l.server = l.request(t)
 				t.Cleanup(func() { _ = l.Close() })
 				all = append(all, l)
 			}
@@ -125,7 +125,7 @@ func lines(t *testing.T, from nodekit.Place, port uint16, addrs []netip.Addr, ea
 	return all
 }
 
-func (l *line) dial(t *testing.T, from nodekit.Place) {
+func (l *line) dial(t *testing.T, from nodekit.NetNS) {
 	t.Helper()
 	if err := from.Do(func() (err error) {
 		l.Conn, err = net.DialTimeout(l.network, l.to.String(), answerTimeout)
@@ -135,9 +135,9 @@ func (l *line) dial(t *testing.T, from nodekit.Place) {
 	}
 }
 
-func (l *line) ask(t *testing.T) string {
+func (l *line) request(t *testing.T) string {
 	t.Helper()
-	a, err := askOn(l.Conn)
+	a, err := requestOn(l.Conn)
 	if err != nil {
 		t.Fatalf("%s over %s, at first answered by %q: %v", l.to, l.network, l.server, err)
 	}
@@ -146,8 +146,8 @@ func (l *line) ask(t *testing.T) string {
 
 // Backends are added and removed under traffic: connections to remaining backends are not touched. A connected UDP socket of a pod gets another backend when
 // its own is removed. A socket that was translated in the network namespace of the node gets an error, and another backend when it connects again.
-func (m *market) endpointsChangeUnderUse(t *testing.T, packets bool) {
-	from := nodekit.Place(m.pod(t, "client"))
+func (m *serviceFixture) endpointsChangeUnderTraffic(t *testing.T, packets bool) {
+	from := nodekit.NetNS(m.pod(t, "client"))
 	if !packets {
 		from = m.Host()
 	}
@@ -165,19 +165,19 @@ func (m *market) endpointsChangeUnderUse(t *testing.T, packets bool) {
 		for _, l := range all {
 			switch {
 			case slices.Contains(step, l.server): // the same server, regardless of new backends
-				if now := l.ask(t); now != l.server {
+				if now := l.request(t); now != l.server {
 					t.Errorf("%s over %s went from %s to %s", l.to, l.network, l.server, now)
 				}
 			case l.network == "udp" && packets:
 				// Datagrams before the agent removes the flow are lost with the backend.
 				eventually(t, func() error {
-					a, err := askWithin(l.Conn, askBrief)
+					a, err := requestWithin(l.Conn, briefTimeout)
 					l.server = a.server
 					return err
 				})
 			case !packets: // closed by the agent
 				eventually(t, func() error {
-					_, err := askWithin(l.Conn, askBrief)
+					_, err := requestWithin(l.Conn, briefTimeout)
 					var timeout net.Error
 					if err != nil && !(errors.As(err, &timeout) && timeout.Timeout()) {
 						return nil
@@ -186,11 +186,11 @@ func (m *market) endpointsChangeUnderUse(t *testing.T, packets bool) {
 				})
 				_ = l.Close()
 				l.dial(t, from)
-				l.server = l.ask(t)
+				l.server = l.request(t)
 			default: // TCP stays with its backend until the connection ends
 				_ = l.Close()
 				l.dial(t, from)
-				l.server = l.ask(t)
+				l.server = l.request(t)
 			}
 			if !slices.Contains(step, l.server) {
 				t.Errorf("%s over %s is answered by %s, which is gone", l.to, l.network, l.server)
@@ -200,21 +200,21 @@ func (m *market) endpointsChangeUnderUse(t *testing.T, packets bool) {
 }
 
 // A client with session affinity keeps its backend, also when others are added, and gets another one when it is removed.
-func (m *market) sessionAffinity(t *testing.T, _ bool) {
+func (m *serviceFixture) sessionAffinity(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	m.web(t, ", sessionAffinity: ClientIP", "one", "two", "three")
 	for _, addr := range webAddrs {
 		to := netip.AddrPortFrom(addr, 80)
 		for _, network := range networks {
 			m.backends(t, "one", "two", "three")
-			first, err := ask(t.Context(), client, network, to)
+			first, err := request(t.Context(), client, network, to)
 			if err != nil {
 				t.Fatal(err)
 			}
 			stays := func() {
 				t.Helper()
 				for range 12 { // chance would do so once in half a million times
-					if a, err := ask(t.Context(), client, network, to); err != nil || a.server != first.server {
+					if a, err := request(t.Context(), client, network, to); err != nil || a.server != first.server {
 						t.Fatalf("%s over %s: %q answers (%v), want %s again", to, network, a.server, err, first.server)
 					}
 				}
@@ -230,7 +230,7 @@ func (m *market) sessionAffinity(t *testing.T, _ bool) {
 			}
 			m.backends(t, others...)
 			gone := first.server
-			if first, err = ask(t.Context(), client, network, to); err != nil || first.server == gone {
+			if first, err = request(t.Context(), client, network, to); err != nil || first.server == gone {
 				t.Fatalf("%s over %s: %q answers (%v) after %s has gone", to, network, first.server, err, gone)
 			}
 			stays()
@@ -239,8 +239,8 @@ func (m *market) sessionAffinity(t *testing.T, _ bool) {
 }
 
 // A socket that is not connected gets replies from the requested address, regardless of the backend, also when it sends to a backend directly as well.
-func (m *market) socketsThatAreNotConnected(t *testing.T, packets bool) {
-	from := []nodekit.Place{m.pod(t, "client")}
+func (m *serviceFixture) unconnectedSockets(t *testing.T, packets bool) {
+	from := []nodekit.NetNS{m.pod(t, "client")}
 	m.web(t, "", "one", "two")
 	from = append(from, m.pods["one"]) // may select itself
 	if !packets {
@@ -270,13 +270,13 @@ func (m *market) socketsThatAreNotConnected(t *testing.T, packets bool) {
 }
 
 // A client that connects again from the same port gets a current backend, not the previous one.
-func (m *market) portIsUsedAgain(t *testing.T, _ bool) {
+func (m *serviceFixture) portIsReused(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	for _, pods := range [][]string{{"one"}, {"two"}, {"three", "two"}, {"one"}} {
 		m.web(t, "", pods...)
 		for _, addr := range webAddrs {
 			for range 3 {
-				a, err := askFromPort(client, netip.AddrPortFrom(client.Addr(addr.Is6()), 4444), netip.AddrPortFrom(addr, 80))
+				a, err := requestFromPort(client, netip.AddrPortFrom(client.Addr(addr.Is6()), 4444), netip.AddrPortFrom(addr, 80))
 				if err != nil || !slices.Contains(pods, a.server) {
 					t.Errorf("%s: %q answers (%v), want one of %v", addr, a.server, err, pods)
 				}
@@ -285,14 +285,14 @@ func (m *market) portIsUsedAgain(t *testing.T, _ bool) {
 	}
 }
 
-// askFromPort resets its connection at once, so that the port is free again.
-func askFromPort(place nodekit.Place, from, to netip.AddrPort) (a served, err error) {
+// requestFromPort resets its connection at once, so that the port is free again.
+func requestFromPort(place nodekit.NetNS, from, to netip.AddrPort) (a served, err error) {
 	err = nodekit.Bind(place, func() error {
 		conn, err := (&net.Dialer{Timeout: answerTimeout, LocalAddr: net.TCPAddrFromAddrPort(from)}).Dial("tcp", to.String())
 		if err != nil {
 			return err
 		}
-		a, err = askOn(conn)
+		a, err = requestOn(conn)
 		return errors.Join(err, conn.(*net.TCPConn).SetLinger(0), conn.Close())
 	})
 	return a, err

@@ -9,14 +9,14 @@ import (
 // The uplink has no link header, like a WireGuard device: clients outside reach services, also on another node, and pods leave under the node's address.
 func TestPrivilegedService_UplinkWithoutLinkHeader(t *testing.T) {
 	t.Parallel()
-	m := &market{Node: newNode(t, nodekit.Options{Tunnel: true}), pods: map[string]*nodekit.Pod{}}
+	m := &serviceFixture{Node: newNode(t, nodekit.Options{Tunnel: true}), pods: map[string]*nodekit.Pod{}}
 	m.start(t)
 	m.routePublic(t)
-	for _, g := range []serviceGroup{{"NodePort", (*market).nodePort}, {"BackendElsewhere", (*market).backendElsewhere}} {
+	for _, g := range []serviceGroup{{"NodePort", (*serviceFixture).nodePort}, {"BackendOnOtherNode", (*serviceFixture).backendOnOtherNode}} {
 		t.Run(g.name, func(t *testing.T) {
 			defer m.empty(t)
 			g.try(m, t, false)
 		})
 	}
-	t.Run("WhoTheOutsideSees", func(t *testing.T) { m.whoTheOutsideSees(t, false) })
+	t.Run("SourceSeenOutside", func(t *testing.T) { m.sourceSeenOutside(t, false) })
 }

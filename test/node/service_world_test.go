@@ -18,9 +18,9 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// market is a node whose services are tested from pods, from the node itself and from outside. Servers reply with their name and the address of the client.
+// serviceFixture is a node whose services are tested from pods, from the node itself and from outside. Servers reply with their name and the address of the client.
 // Sockets of a place of the node belong to its cgroup and are translated before they send; see [modes].
-type market struct {
+type serviceFixture struct {
 	*nodekit.Node
 	pods map[string]*nodekit.Pod
 }
@@ -35,21 +35,21 @@ var modes = []struct {
 // networks are the transports of the servers.
 var networks = []string{"tcp", "udp"}
 
-// newMarket starts the node. The agent gets additional flags.
-func newMarket(t *testing.T, args ...string) *market {
+// newServiceFixture starts the node. The agent gets additional flags.
+func newServiceFixture(t *testing.T, args ...string) *serviceFixture {
 	t.Helper()
-	m := newMarketOff(t, args...)
+	m := newStoppedServiceFixture(t, args...)
 	m.start(t)
 	return m
 }
 
-// newMarketOff creates the node and leaves its start to the test, see [market.start].
-func newMarketOff(t *testing.T, args ...string) *market {
+// newStoppedServiceFixture creates the node and leaves its start to the test, see [serviceFixture.start].
+func newStoppedServiceFixture(t *testing.T, args ...string) *serviceFixture {
 	t.Helper()
-	return &market{Node: newNode(t, nodekit.Options{AgentArgs: args}), pods: map[string]*nodekit.Pod{}}
+	return &serviceFixture{Node: newNode(t, nodekit.Options{AgentArgs: args}), pods: map[string]*nodekit.Pod{}}
 }
 
-func (m *market) start(t *testing.T) {
+func (m *serviceFixture) start(t *testing.T) {
 	t.Helper()
 	if err := m.StartAgent(); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func (m *market) start(t *testing.T) {
 }
 
 // pod attaches a pod of the namespace "shop", which serves TCP and UDP on the ports.
-func (m *market) pod(t *testing.T, name string, ports ...uint16) *nodekit.Pod {
+func (m *serviceFixture) pod(t *testing.T, name string, ports ...uint16) *nodekit.Pod {
 	t.Helper()
 	m.pods[name] = addPod(t, m.Node, "shop/"+name)
 	for _, port := range ports {
@@ -69,13 +69,13 @@ func (m *market) pod(t *testing.T, name string, ports ...uint16) *nodekit.Pod {
 
 // endpoint is an endpoint of a slice, as in a manifest without its address.
 type endpoint struct {
-	pod  string // a pod of the market
+	pod  string // a pod of the fixture
 	node string // "" is this node
 	rest string // additional fields, as "conditions: {ready: false}"
 }
 
 // slices writes one slice for each family with the addresses of pods. ports has the form of a manifest, as "[{port: 80}]".
-func (m *market) slices(t *testing.T, service, ports string, endpoints ...endpoint) {
+func (m *serviceFixture) slices(t *testing.T, service, ports string, endpoints ...endpoint) {
 	t.Helper()
 	var b strings.Builder
 	for i, family := range []string{"IPv4", "IPv6"} {
@@ -98,7 +98,7 @@ func (m *market) slices(t *testing.T, service, ports string, endpoints ...endpoi
 }
 
 // slicesOutside writes one slice for each family with the address of the host outside, as if it were on another node.
-func (m *market) slicesOutside(t *testing.T, service, ports string) {
+func (m *serviceFixture) slicesOutside(t *testing.T, service, ports string) {
 	t.Helper()
 	var b strings.Builder
 	for i, f := range families {
@@ -110,12 +110,12 @@ func (m *market) slicesOutside(t *testing.T, service, ports string) {
 }
 
 // service writes one service of the namespace "shop"; spec has the form of a manifest, without braces.
-func (m *market) service(t *testing.T, name, spec string) {
+func (m *serviceFixture) service(t *testing.T, name, spec string) {
 	t.Helper()
 	m.write(t, name+"-service.yaml", fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: %s}, spec: {%s}}\n", name, spec))
 }
 
-func (m *market) write(t *testing.T, name, text string) {
+func (m *serviceFixture) write(t *testing.T, name, text string) {
 	t.Helper()
 	if err := m.WriteManifest(name, text); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func (m *market) write(t *testing.T, name, text string) {
 }
 
 // served waits until the datapath matches the tables for an address, with the given number of backends.
-func (m *market) served(t *testing.T, address string, backends int) {
+func (m *serviceFixture) served(t *testing.T, address string, backends int) {
 	t.Helper()
 	eventually(t, func() error {
 		ids, err := m.backendIDs(t, address)
@@ -136,7 +136,7 @@ func (m *market) served(t *testing.T, address string, backends int) {
 
 // servedBy waits until the datapath matches the tables for an address, with exactly these backends. A count does not suffice, because the previous backends may
 // have been as many.
-func (m *market) servedBy(t *testing.T, address string, backends []string) {
+func (m *serviceFixture) servedBy(t *testing.T, address string, backends []string) {
 	t.Helper()
 	slices.Sort(backends)
 	eventually(t, func() error {
@@ -166,7 +166,7 @@ func (m *market) servedBy(t *testing.T, address string, backends []string) {
 }
 
 // backendIDs returns the backends of an address, all of which the datapath must have.
-func (m *market) backendIDs(t *testing.T, address string) ([]string, error) {
+func (m *serviceFixture) backendIDs(t *testing.T, address string) ([]string, error) {
 	text, err := m.Waggle(t.Context(), "db", "show", "frontends")
 	if err != nil {
 		return nil, err
@@ -184,8 +184,8 @@ func (m *market) backendIDs(t *testing.T, address string) ([]string, error) {
 	return nil, fmt.Errorf("no frontend %s in:\n%s", address, text)
 }
 
-// ready waits for the frontends of an address over TCP and UDP, see [market.served].
-func (m *market) ready(t *testing.T, to netip.AddrPort, backends int) {
+// ready waits for the frontends of an address over TCP and UDP, see [serviceFixture.served].
+func (m *serviceFixture) ready(t *testing.T, to netip.AddrPort, backends int) {
 	t.Helper()
 	for _, network := range networks {
 		m.served(t, to.String()+"/"+strings.ToUpper(network), backends)
@@ -193,7 +193,7 @@ func (m *market) ready(t *testing.T, to netip.AddrPort, backends int) {
 }
 
 // gone waits until an address has no frontend.
-func (m *market) gone(t *testing.T, to netip.AddrPort) {
+func (m *serviceFixture) gone(t *testing.T, to netip.AddrPort) {
 	t.Helper()
 	eventually(t, func() error {
 		text, err := m.Waggle(t.Context(), "bpf", "lb", "list")
@@ -210,38 +210,38 @@ type served struct {
 	client netip.Addr // as the server sees it
 }
 
-// askBrief is the timeout of replies that must not arrive, and of requests that are repeated; others have [answerTimeout].
-const askBrief = 2 * time.Second
+// briefTimeout is the timeout of replies that must not arrive, and of requests that are repeated; others have [answerTimeout].
+const briefTimeout = 2 * time.Second
 
-// ask sends one request from a place, which must get a reply or a rejection. The socket is connected, so the kernel accepts a reply only from the requested
+// request sends one request from a place, which must get a reply or a rejection. The socket is connected, so the kernel accepts a reply only from the requested
 // address.
-func ask(ctx context.Context, from nodekit.Place, network string, to netip.AddrPort) (served, error) {
-	return askBy(ctx, from, &net.Dialer{Timeout: answerTimeout}, network, to)
+func request(ctx context.Context, from nodekit.NetNS, network string, to netip.AddrPort) (served, error) {
+	return requestWith(ctx, from, &net.Dialer{Timeout: answerTimeout}, network, to)
 }
 
-// askBriefly does the same as ask with a short timeout.
-func askBriefly(ctx context.Context, from nodekit.Place, network string, to netip.AddrPort) (served, error) {
-	return askBy(ctx, from, &net.Dialer{Timeout: askBrief}, network, to)
+// requestBriefly does the same as ask with a short timeout.
+func requestBriefly(ctx context.Context, from nodekit.NetNS, network string, to netip.AddrPort) (served, error) {
+	return requestWith(ctx, from, &net.Dialer{Timeout: briefTimeout}, network, to)
 }
 
-// askBy uses the dialer's timeout for the reply as well, if it is not 0.
-func askBy(ctx context.Context, from nodekit.Place, dialer *net.Dialer, network string, to netip.AddrPort) (a served, err error) {
+// requestWith uses the dialer's timeout for the reply as well, if it is not 0.
+func requestWith(ctx context.Context, from nodekit.NetNS, dialer *net.Dialer, network string, to netip.AddrPort) (a served, err error) {
 	err = nodekit.Bind(from, func() error {
 		conn, err := dialer.DialContext(ctx, network, to.String())
 		if err != nil {
 			return err
 		}
 		defer func() { _ = conn.Close() }()
-		a, err = askWithin(conn, cmp.Or(dialer.Timeout, answerTimeout))
+		a, err = requestWithin(conn, cmp.Or(dialer.Timeout, answerTimeout))
 		return err
 	})
 	return a, err
 }
 
-// askOn sends another request on a connection, which must get a reply.
-func askOn(conn net.Conn) (served, error) { return askWithin(conn, answerTimeout) }
+// requestOn sends another request on a connection, which must get a reply.
+func requestOn(conn net.Conn) (served, error) { return requestWithin(conn, answerTimeout) }
 
-func askWithin(conn net.Conn, limit time.Duration) (served, error) {
+func requestWithin(conn net.Conn, limit time.Duration) (served, error) {
 	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
 		return served{}, err
 	}
@@ -259,7 +259,7 @@ func askWithin(conn net.Conn, limit time.Duration) (served, error) {
 }
 
 // answerWithName replies to requests at a place, over TCP and UDP and in both families, with the server's name and the client's address.
-func answerWithName(t *testing.T, at nodekit.Place, name string, port uint16) {
+func answerWithName(t *testing.T, at nodekit.NetNS, name string, port uint16) {
 	t.Helper()
 	reply := func(client net.Addr) []byte {
 		return fmt.Appendf(nil, "%s %s\n", name, netip.MustParseAddrPort(client.String()).Addr().Unmap())
@@ -329,11 +329,11 @@ func answerWithName(t *testing.T, at nodekit.Place, name string, port uint16) {
 }
 
 // reaches requires that exactly the named servers reply, in enough tries to exclude that one is missing by chance.
-func (m *market) reaches(t *testing.T, from nodekit.Place, network string, to netip.AddrPort, servers ...string) {
+func (m *serviceFixture) reaches(t *testing.T, from nodekit.NetNS, network string, to netip.AddrPort, servers ...string) {
 	t.Helper()
 	missing := slices.Clone(servers)
 	for range 60 * len(servers) { // the last of three is missing with a probability below 10^-30
-		a, err := ask(t.Context(), from, network, to)
+		a, err := request(t.Context(), from, network, to)
 		if err != nil {
 			t.Errorf("ask %s over %s: %v", to, network, err)
 			return
@@ -349,20 +349,20 @@ func (m *market) reaches(t *testing.T, from nodekit.Place, network string, to ne
 	t.Errorf("ask %s over %s: %v never answer", to, network, missing)
 }
 
-// refused requires that a request is rejected at once, and not dropped.
-func (m *market) refused(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) {
+// rejected requires that a request is rejected at once, and not dropped.
+func (m *serviceFixture) rejected(t *testing.T, from nodekit.NetNS, network string, to netip.AddrPort) {
 	t.Helper()
-	_, err := ask(t.Context(), from, network, to)
+	_, err := request(t.Context(), from, network, to)
 	if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, io.EOF) {
 		t.Errorf("ask %s over %s: %v, want to be refused", to, network, err)
 	}
 }
 
 // unanswered requires that a request gets no reply.
-func (m *market) unanswered(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) {
+func (m *serviceFixture) unanswered(t *testing.T, from nodekit.NetNS, network string, to netip.AddrPort) {
 	t.Helper()
 	var timeout net.Error
-	if a, err := askBriefly(t.Context(), from, network, to); !errors.As(err, &timeout) || !timeout.Timeout() {
+	if a, err := requestBriefly(t.Context(), from, network, to); !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Errorf("ask %s over %s: %+v, %v; want no answer", to, network, a, err)
 	}
 }

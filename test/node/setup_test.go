@@ -29,9 +29,9 @@ func setupCommand(ctx context.Context, node *nodekit.Node, args ...string) *exec
 
 func pluginDir(node *nodekit.Node) string { return filepath.Join(node.Dir, "cni-bin") }
 
-// TestPrivilegedSetup_PreparesAndTriesTheNode follows the order of the DaemonSet: the setup begins and prepares the node, the agent starts with a container's
+// TestPrivilegedSetup_PreparesAndTestsNode follows the order of the DaemonSet: the setup begins and prepares the node, the agent starts with a container's
 // capabilities, the setup attaches a test pod and reports the result, and the setup keeps none of its own privileges.
-func TestPrivilegedSetup_PreparesAndTriesTheNode(t *testing.T) {
+func TestPrivilegedSetup_PreparesAndTestsNode(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{Reduced: true})
 	run := func(args ...string) (string, error) {
@@ -90,8 +90,8 @@ func TestPrivilegedSetup_PreparesAndTriesTheNode(t *testing.T) {
 	}
 }
 
-// TestPrivilegedSetup_SaysWhatFails breaks the network of the node, then repairs it; and kills a setup in the middle, whose endpoint the next one removes.
-func TestPrivilegedSetup_SaysWhatFails(t *testing.T) {
+// TestPrivilegedSetup_ReportsFailures breaks the network of the node, then repairs it; and kills a setup in the middle, whose endpoint the next one removes.
+func TestPrivilegedSetup_ReportsFailures(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	wantSelfTest(t, node, "waiting")

@@ -24,8 +24,8 @@ const shortageEnv = "NODE_TEST_SHORTAGE"
 // shortage decides whether the kernel has memory for the BPF maps of a node's agents. It is the supervisor of a seccomp filter (seccomp_unotify(2)), so an
 // agent gets the error of the kernel while the test sets on.
 type shortage struct {
-	on      atomic.Bool
-	refused atomic.Int64 // denied maps
+	on     atomic.Bool
+	denied atomic.Int64 // denied maps
 }
 
 // withShortage supervises the node's next agents. There is no shortage at first.
@@ -143,7 +143,7 @@ func (s *shortage) supervise(conn *net.UnixConn) error {
 		}
 		reply := answer{ID: asked.ID, Flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 		if s.on.Load() {
-			s.refused.Add(1)
+			s.denied.Add(1)
 			reply.Flags, reply.Errno = 0, -int32(unix.ENOMEM)
 		}
 		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fds[0]), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&reply)))

@@ -79,7 +79,7 @@ func (n kubeNode) allFrom(t *testing.T, state string) {
 
 // An agent that starts with the copy on disk removes nothing and changes no identity: in the kernel, which is read and used all the time, in its tables, and,
 // when the API server is available again, on the server.
-func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
+func TestPrivilegedSnapshot_RemovesNothing(t *testing.T) {
 	t.Parallel()
 	n := startKubeNode(t, noProvisional) // except for the pod that is added while no API server replies
 	a := n.startPod(t, "a", map[string]string{"app": "a"})
@@ -178,7 +178,7 @@ func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
 }
 
 // Without an API server an agent ends after a while and reports the missing source; but it does not end on a node with running pods.
-func TestPrivilegedSyncTimeout_EndsOnlyWhatHasNothing(t *testing.T) {
+func TestPrivilegedSyncTimeout_WithoutPods_AgentExits(t *testing.T) {
 	t.Parallel()
 	n := kubeNode{Node: newNode(t, nodekit.Options{})}
 	n.AddAgentArgs("--manifests-dir=", "--k8s-api-server=http://127.0.0.1:9", "--ipv4-range=10.50.0.0/24", "--ipv6-range=fd00:50::/64",
@@ -223,7 +223,7 @@ func TestPrivilegedSyncTimeout_EndsOnlyWhatHasNothing(t *testing.T) {
 }
 
 // With pods of a previous run the agent keeps running, and reports the missing source.
-func TestPrivilegedSyncTimeout_SparesPods(t *testing.T) {
+func TestPrivilegedSyncTimeout_WithPods_AgentKeepsRunning(t *testing.T) {
 	t.Parallel()
 	n := startKubeNode(t)
 	a, b := n.startPod(t, "a", nil), n.startPod(t, "b", nil)

@@ -47,7 +47,7 @@ func wantOnGroup(t *testing.T, node *nodekit.Node, each int) {
 
 // The agent, with the capabilities of its container, attaches programs to the control group in its flags and to no other. The programs stay when the agent
 // ends, are restored when another program detaches them, and are removed when kube-proxy serves services.
-func TestPrivilegedSocketLB_HangsOnItsGroup(t *testing.T) {
+func TestPrivilegedSocketLB_AttachedToConfiguredCgroup(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{Reduced: true, AgentArgs: []string{"--verify-interval=1s"}})
 	_, above := onGroup(t, filepath.Dir(node.Cgroup()))

@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedSockets_AreForTheirReaders: the group of the API's socket may connect to it, and only root may connect to the shell.
-func TestPrivilegedSockets_AreForTheirReaders(t *testing.T) {
+// TestPrivilegedSockets_AccessRights: the group of the API's socket may connect to it, and only root may connect to the shell.
+func TestPrivilegedSockets_AccessRights(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	for name, want := range map[string]os.FileMode{"waggle.sock": 0o660, "monitor1_2.sock": 0o660, "shell.sock": 0o600} {

@@ -38,7 +38,7 @@ func TestPrivilegedSource_NodeAddressFromOutsideIsDropped(t *testing.T) {
 		}
 		router := routerOf(t, node, family.ipv6)
 		for name, target := range map[string]struct {
-			at nodekit.Place
+			at nodekit.NetNS
 			ip netip.Addr
 		}{"pod": {pod, pod.Addr(family.ipv6)}, "node": {node.Host(), ofNode}} {
 			received := nodekit.Listen(t, target.at, target.ip, 2222)

@@ -13,7 +13,7 @@ import (
 
 // An agent is started without the state files of the previous run. It keeps the links of that run's pods, so that the next agent, which starts with the files
 // again, serves the pods unchanged.
-func TestPrivilegedFaults_StateFilesLostAndFound(t *testing.T) {
+func TestPrivilegedFaults_StateFilesLostAndRestored(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=200ms", "--endpoint-gc-interval=1s"}})
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")

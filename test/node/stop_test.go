@@ -176,9 +176,9 @@ func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func()
 	}
 }
 
-// TestPrivilegedStop_WithAJobThatHangs ends an agent with a job that does not return. The process still ends and reports the failure with its exit code. It
+// TestPrivilegedStop_HangingJob_WritesStacks ends an agent with a job that does not return. The process still ends and reports the failure with its exit code. It
 // writes the stacks to a file, and the next run reports them in its log.
-func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
+func TestPrivilegedStop_HangingJob_WritesStacks(t *testing.T) {
 	t.Parallel()
 	node, freeze := frozen(t, "--stop-timeout=30s") // 10 s from the record of the stacks to the end, for a busy machine
 	done := hang(t, node, freeze)

@@ -28,7 +28,7 @@ func TestPrivilegedTraffic_BetweenPodsNodeAndOutside(t *testing.T) {
 		}
 		for _, way := range []struct {
 			name     string
-			from, to nodekit.Place
+			from, to nodekit.NetNS
 			addr     netip.Addr
 		}{
 			{"pod to pod", a, b, b.Addr(family.ipv6)},
@@ -80,18 +80,18 @@ func TestPrivilegedSpoof_IsDroppedCountedAndShown(t *testing.T) {
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")
 	for _, family := range families {
 		t.Run(family.name, func(t *testing.T) {
-			liar := b.Addr(family.ipv6).Next()
-			if liar == a.Addr(family.ipv6) {
-				liar = liar.Next() // this would not be spoofed
+			spoofed := b.Addr(family.ipv6).Next()
+			if spoofed == a.Addr(family.ipv6) {
+				spoofed = spoofed.Next() // this would not be spoofed
 			}
 			received := nodekit.Listen(t, b, b.Addr(family.ipv6), 2222)
-			if err := nodekit.Spoof(a, liar, b.Addr(family.ipv6)); err != nil {
+			if err := nodekit.Spoof(a, spoofed, b.Addr(family.ipv6)); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, func() error {
 				text, err := node.Waggle(t.Context(), "drops")
-				if err == nil && !(strings.Contains(text, "Invalid source ip") && strings.Contains(text, liar.String())) {
-					err = fmt.Errorf("the drop of %s is not shown:\n%s", liar, text)
+				if err == nil && !(strings.Contains(text, "Invalid source ip") && strings.Contains(text, spoofed.String())) {
+					err = fmt.Errorf("the drop of %s is not shown:\n%s", spoofed, text)
 				}
 				return err
 			})

@@ -62,7 +62,7 @@ func TestPrivilegedTunnel_FramesOnTheWire(t *testing.T) {
 		}
 		for _, family := range families {
 			for name, c := range map[string]struct {
-				from nodekit.Place
+				from nodekit.NetNS
 				vni  uint32
 			}{"pod": {client, one.identityOf(t, client).Identity}, "node": {one.Host(), 6}} {
 				t.Run(family.name+" from a "+name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestPrivilegedTunnel_FramesOnTheWire(t *testing.T) {
 
 // Processes of a node also reach pods of other nodes from the address of a device. The replies return through the tunnel, because the underlay may drop packets
 // with the address of a pod.
-func TestPrivilegedTunnel_ProcessesOfANode(t *testing.T) {
+func TestPrivilegedTunnel_HostProcesses(t *testing.T) {
 	t.Parallel()
 	onUnderlays(t, func(t *testing.T, _ bool, args []string) {
 		c := startCluster(t, 2, args...)
@@ -139,7 +139,7 @@ func TestPrivilegedTunnel_SpoofedFramesAreDropped(t *testing.T) {
 			own, other, target := pods[one].Addr(family.ipv6), pods[three].Addr(family.ipv6), pods[two].Addr(family.ipv6)
 			heard := nodekit.Listen(t, pods[two], target, 2222)
 			for name, lie := range map[string]struct {
-				from      nodekit.Place
+				from      nodekit.NetNS
 				source    netip.Addr // inner
 				vni       uint32
 				at        *nodekit.Node
@@ -184,7 +184,7 @@ func TestPrivilegedTunnel_SpoofedFramesAreDropped(t *testing.T) {
 }
 
 // sendVXLAN sends a datagram to port 2222 of dst, encapsulated by the test, to the tunnel of a node.
-func sendVXLAN(t *testing.T, from nodekit.Place, node netip.Addr, vni uint32, src, dst netip.Addr) {
+func sendVXLAN(t *testing.T, from nodekit.NetNS, node netip.Addr, vni uint32, src, dst netip.Addr) {
 	t.Helper()
 	header := make([]byte, 8)
 	header[0] = 8

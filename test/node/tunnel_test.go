@@ -101,7 +101,7 @@ func TestPrivilegedTunnel_PodsOfDifferentNodes(t *testing.T) {
 }
 
 // pingOnAndOn pings addresses until stop is called. Each ping must get a reply.
-func pingOnAndOn(t *testing.T, from nodekit.Place, addrs ...netip.Addr) (stop func()) {
+func pingOnAndOn(t *testing.T, from nodekit.NetNS, addrs ...netip.Addr) (stop func()) {
 	t.Helper()
 	done := make(chan struct{})
 	var pings sync.WaitGroup
@@ -193,7 +193,7 @@ func TestPrivilegedTunnel_PodWithAProvisionalIdentity(t *testing.T) {
 
 // The API server of one node is unavailable, and pods start on the other node: the first node knows them by the VNI of their packets. Policies apply to them,
 // and they never count as the entity world. Pods with an identity that is new to the disconnected node stay unknown.
-func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
+func TestPrivilegedTunnel_UnknownRemotePods(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional, "--prometheus-serve-addr", metricsAddress)
 	one, two := all[0], all[1]
@@ -205,8 +205,8 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 	server := two.startPod(t, "server", map[string]string{"app": "server"})
 	shielded := two.startPod(t, "shielded", map[string]string{"app": "shielded"})
 	open := two.startPod(t, "open", map[string]string{"app": "open"})
-	former := one.startPod(t, "former", map[string]string{"app": "client"})
-	for _, pod := range []*nodekit.Pod{former, one.startPod(t, "other", map[string]string{"app": "other"})} {
+	relabelled := one.startPod(t, "former", map[string]string{"app": "client"})
+	for _, pod := range []*nodekit.Pod{relabelled, one.startPod(t, "other", map[string]string{"app": "other"})} {
 		for _, family := range families {
 			awaitIdentity(t, two, pod.Addr(family.ipv6), one.identityOf(t, pod).Identity)
 		}
@@ -224,7 +224,7 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 	// The identity that a node knows for an address takes precedence over the VNI.
 	one.putPod("former", map[string]string{"app": "other"})
 	eventually(t, func() error {
-		if has, want := one.identityOf(t, former).Identity, one.identityOf(t, pods["other"]).Identity; has != want {
+		if has, want := one.identityOf(t, relabelled).Identity, one.identityOf(t, pods["other"]).Identity; has != want {
 			return fmt.Errorf("the pod with other labels has identity %d, want %d", has, want)
 		}
 		return nil
@@ -254,7 +254,7 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 			}
 		}
 	}
-	t.Run("the API server is away", func(t *testing.T) {
+	t.Run("the API server is unreachable", func(t *testing.T) {
 		text, err := two.Waggle(t.Context(), "db", "show", "ipcache")
 		for _, pod := range pods {
 			if err != nil || strings.Contains(text, pod.Addr(false).String()+"/32") {
@@ -263,7 +263,7 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 		}
 		verdicts(t)
 		for _, family := range families {
-			if err := nodekit.Ping(former, server.Addr(family.ipv6), 56); err != nil {
+			if err := nodekit.Ping(relabelled, server.Addr(family.ipv6), 56); err != nil {
 				t.Errorf("%s: the pod with other labels: %v", family.name, err)
 			}
 		}
@@ -275,12 +275,12 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 	if err := two.StopAgent(t.Context()); err != nil { // a killed agent may leave a copy of the objects without the last identities
 		t.Fatal(err)
 	}
-	t.Run("its agent is away", verdicts)
+	t.Run("its agent is stopped", verdicts)
 	if err := two.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
 	waitReady(t, two.Node)
-	t.Run("it runs again", verdicts)
+	t.Run("its agent runs again", verdicts)
 	if err := two.Do(func() error { two.server.Start(t); return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -290,9 +290,9 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 		}
 	}
 	reaches["stranger"] = []*nodekit.Pod{open, shielded}
-	t.Run("the node has heard of them", verdicts)
+	t.Run("the node has learned the pods", verdicts)
 	for _, family := range families {
-		if nodekit.PingBriefly(former, server.Addr(family.ipv6), 56) == nil {
+		if nodekit.PingBriefly(relabelled, server.Addr(family.ipv6), 56) == nil {
 			t.Errorf("%s: the pod with other labels reaches the server", family.name)
 		}
 	}
@@ -334,7 +334,7 @@ func TestPrivilegedTunnel_TooBig(t *testing.T) {
 }
 
 // In native mode the agent removes the tunnel device, its routes and its program of a previous run.
-func TestPrivilegedTunnel_OffAgain(t *testing.T) {
+func TestPrivilegedTunnel_Disabled_RemovesDevice(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, "--routing-mode=tunnel")
 	one := c.Nodes[0]
@@ -421,7 +421,7 @@ func TestPrivilegedTunnel_WithAndWithoutTheDevice(t *testing.T) {
 	pods := map[*nodekit.Node]*nodekit.Pod{one: addPod(t, one, "pod-one"), two: addPod(t, two, "pod-two")}
 	awaitTunnel(t, one, 2)
 	awaitTunnel(t, two, 2)
-	says := func(n *nodekit.Node, want string) {
+	awaitVerboseStatus := func(n *nodekit.Node, want string) {
 		t.Helper()
 		eventually(t, func() error {
 			text, err := n.Waggle(t.Context(), "status", "--verbose")
@@ -439,7 +439,7 @@ func TestPrivilegedTunnel_WithAndWithoutTheDevice(t *testing.T) {
 			}
 		}
 	}
-	says(one, "pod ranges behind the tunnel; encapsulation in BPF")
+	awaitVerboseStatus(one, "pod ranges behind the tunnel; encapsulation in BPF")
 	ping()
 	before := throughDevice(t, one) + throughDevice(t, two)
 	ping()
@@ -447,7 +447,7 @@ func TestPrivilegedTunnel_WithAndWithoutTheDevice(t *testing.T) {
 		t.Errorf("the devices have received and sent %d packets", after-before)
 	}
 
-	device := agentWith(t, edited(t, "bpf/encap.go", "	var refused []string\n", "	return EncapSupport{Err: errors.New(\"the kernel refuses it\")}\n	var refused []string\n"))
+	device := agentWith(t, edited(t, "bpf/encap.go", "	var failures []string\n", "	return EncapSupport{Err: errors.New(\"the kernel refuses it\")}\n	var failures []string\n"))
 	stop := pingOnAndOn(t, pods[one], pods[two].Addr(false), pods[two].Addr(true))
 	if err := one.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
@@ -457,7 +457,7 @@ func TestPrivilegedTunnel_WithAndWithoutTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, one)
-	says(one, "pod ranges behind the tunnel; encapsulation by the device: the kernel refuses it")
+	awaitVerboseStatus(one, "pod ranges behind the tunnel; encapsulation by the device: the kernel refuses it")
 	stop()
 	beforeOne, beforeTwo := throughDevice(t, one), throughDevice(t, two)
 	ping()

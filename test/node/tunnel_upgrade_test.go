@@ -11,7 +11,7 @@ import (
 )
 
 // The next release has another layout of ipcache. Only its agent can write the nodes of addresses into it.
-func TestPrivilegedUpgrade_OfATunnel(t *testing.T) {
+func TestPrivilegedUpgrade_Tunnel(t *testing.T) {
 	t.Parallel()
 	needCompiler(t)
 	replace, err := builds.Datapath(func(name, text string) string { return nextIpcache(t, name, text) })
@@ -19,7 +19,7 @@ func TestPrivilegedUpgrade_OfATunnel(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := agentWith(t, replace, edited(t, "cells/ipcache/kernel.go",
-		"k.maps.PutFormer(name, key, bpf.IpcacheEntry{Identity: v.Identity, Node: v.Node}, bpf.FormerIpcacheEntry(v.Identity, peer))",
+		"k.maps.PutPrevious(name, key, bpf.IpcacheEntry{Identity: v.Identity, Node: v.Node}, bpf.PreviousIpcacheEntry(v.Identity, peer))",
 		"k.maps.Put(name, key, bpf.IpcacheEntry{Identity: v.Identity, Node: v.Node})"))
 	t.Run("under load", func(t *testing.T) {
 		t.Parallel()

@@ -98,7 +98,7 @@ func TestPrivilegedTwoNICs_InternalIPBesideTheDefaultRoute(t *testing.T) {
 			w.reach(t)
 			t.Run("the addresses of the second NIC change", w.readdress)
 			t.Run("a virtual address is added", w.virtualAddress)
-			t.Run("the node boots while the API server is away", w.reboot)
+			t.Run("the node boots while the API server is unreachable", w.reboot)
 		})
 	}
 }
@@ -199,7 +199,7 @@ func (w *twoNICs) virtualAddress(t *testing.T) {
 	w.reach(t)
 	for _, family := range families {
 		addr := virtual[family.ipv6].Addr()
-		for from, place := range map[string]nodekit.Place{"a pod of the other node": w.pods[one], "a pod of the node": w.pods[two], "the outside": one.OutsideHost()} {
+		for from, place := range map[string]nodekit.NetNS{"a pod of the other node": w.pods[one], "a pod of the node": w.pods[two], "the outside": one.OutsideHost()} {
 			if err := errors.Join(nodekit.Ping(place, addr, 56), nodekit.TCP(place, two.Host(), addr, 1<<16)); err != nil {
 				t.Errorf("%s: %s to the virtual address: %v", family.name, from, err)
 			}

@@ -16,7 +16,7 @@ import (
 )
 
 // Repeated changes of a node to another generation of the datapath and back do not interrupt traffic.
-func TestPrivilegedUpgrade_DisturbsNobody(t *testing.T) {
+func TestPrivilegedUpgrade_DoesNotDisruptTraffic(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
 	other, err := builds.Agent(nodekit.Build{Generation: otherGeneration})
@@ -34,7 +34,7 @@ func TestPrivilegedUpgrade_DisturbsNobody(t *testing.T) {
 			generation int
 		}{{other, otherGeneration}, {"", thisGeneration}} {
 			time.Sleep(time.Duration(random.Int64N(int64(time.Second))))
-			traffic.say(t, "to generation %d", to.generation)
+			traffic.logf(t, "to generation %d", to.generation)
 			if err := node.UpgradeAgent(t.Context(), to.agent); err != nil {
 				t.Fatal(err)
 			}

@@ -176,8 +176,8 @@ func (b *BarePair) redirect(from, to int, helper asm.BuiltinFunc) error {
 }
 
 // Client and Server return the two ends; Addr returns the server's address in a family.
-func (b *BarePair) Client() Place { return place{b.client} }
-func (b *BarePair) Server() Place { return place{b.server} }
+func (b *BarePair) Client() NetNS { return netNS{b.client} }
+func (b *BarePair) Server() NetNS { return netNS{b.server} }
 func (b *BarePair) Addr(ipv6 bool) netip.Addr {
 	if ipv6 {
 		return bareServer[1].Addr()

@@ -186,7 +186,7 @@ func compiled(module string) ([]string, error) {
 		return nil, err
 	}
 	kept := filepath.Join(cache, "datapaths", key)
-	if found, err := keptObjects(kept); err != nil || len(found) > 0 {
+	if found, err := cachedObjects(kept); err != nil || len(found) > 0 {
 		return found, err
 	}
 	generate := exec.Command("go", "generate", "./bpf")
@@ -201,8 +201,8 @@ func compiled(module string) ([]string, error) {
 	return made, keep(kept, made)
 }
 
-// keptObjects returns the objects in a folder of the cache, or none if WAGGLE_ALL is set, which disables cached results.
-func keptObjects(dir string) ([]string, error) {
+// cachedObjects returns the objects in a folder of the cache, or none if WAGGLE_ALL is set, which disables cached results.
+func cachedObjects(dir string) ([]string, error) {
 	if os.Getenv("WAGGLE_ALL") != "" {
 		return nil, nil
 	}

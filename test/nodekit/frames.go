@@ -32,7 +32,7 @@ func packetSocket(device string) (int, error) {
 }
 
 // SendFrame sends a frame on a device of a place without checks by the kernel.
-func SendFrame(from Place, device string, frame []byte) error {
+func SendFrame(from NetNS, device string, frame []byte) error {
 	return from.Do(func() error {
 		fd, err := packetSocket(device)
 		if err != nil {
@@ -47,7 +47,7 @@ func SendFrame(from Place, device string, frame []byte) error {
 }
 
 // Capture captures the frames that a device of a place receives and sends, during f and a short time afterwards.
-func Capture(at Place, device string, f func() error) (frames [][]byte, err error) {
+func Capture(at NetNS, device string, f func() error) (frames [][]byte, err error) {
 	var fd int
 	if err := at.Do(func() (err error) { fd, err = packetSocket(device); return err }); err != nil {
 		return nil, err

@@ -288,16 +288,16 @@ func (n *Node) Close() error {
 // Cgroup returns the path of the node's control group. It contains all processes of [Node.Do] and [Pod.Do], and owns their sockets.
 func (n *Node) Cgroup() string { return n.ns.group.Path }
 
-// place is a pair of namespaces as an end of traffic.
-type place struct{ ns namespaces }
+// netNS is a pair of namespaces as an end of traffic.
+type netNS struct{ ns namespaces }
 
-func (p place) Do(f func() error) error { return p.ns.Do(f) }
+func (p netNS) Do(f func() error) error { return p.ns.Do(f) }
 
 // Host returns the node itself as an end of traffic.
-func (n *Node) Host() Place { return place{n.ns} }
+func (n *Node) Host() NetNS { return netNS{n.ns} }
 
 // OutsideHost returns the host at the other end of the uplink.
-func (n *Node) OutsideHost() Place { return place{n.outside} }
+func (n *Node) OutsideHost() NetNS { return netNS{n.outside} }
 
 // RouteFromOutside adds a route on the host outside for each prefix, with the node as the gateway.
 func (n *Node) RouteFromOutside(prefixes ...string) error {

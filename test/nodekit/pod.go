@@ -68,7 +68,7 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 func (p *Pod) Do(f func() error) error { return p.ns.Do(f) }
 
 // Sandboxed returns the pod as an end of traffic whose sockets are in no control group of the node, as those of a virtual machine.
-func (p *Pod) Sandboxed() Place { return place{namespaces{net: p.ns.net}} }
+func (p *Pod) Sandboxed() NetNS { return netNS{namespaces{net: p.ns.net}} }
 
 // Runtime returns the parameters that a runtime passes to the plugin for this pod.
 func (p *Pod) Runtime() *libcni.RuntimeConf {

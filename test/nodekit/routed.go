@@ -75,9 +75,9 @@ func (r *RoutedPair) join(end namespaces, name string, ends, routers []netip.Pre
 }
 
 // Client, Router and Server return the three namespaces; Addr returns the server's address in a family.
-func (r *RoutedPair) Client() Place { return place{r.client} }
-func (r *RoutedPair) Router() Place { return place{r.router} }
-func (r *RoutedPair) Server() Place { return place{r.server} }
+func (r *RoutedPair) Client() NetNS { return netNS{r.client} }
+func (r *RoutedPair) Router() NetNS { return netNS{r.router} }
+func (r *RoutedPair) Server() NetNS { return netNS{r.server} }
 func (r *RoutedPair) Addr(ipv6 bool) netip.Addr {
 	if ipv6 {
 		return routedServer[1].Addr()

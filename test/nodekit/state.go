@@ -48,8 +48,8 @@ func (n *Node) Snapshot() (lines []string, err error) {
 			}
 		}
 		return filepath.WalkDir(n.StateDir(), func(path string, entry fs.DirEntry, err error) error {
-			resting := filepath.Base(filepath.Dir(path)) == "addresses" // quarantined for a while after DEL: not left over
-			if err == nil && !entry.IsDir() && !resting {
+			quarantined := filepath.Base(filepath.Dir(path)) == "addresses" // quarantined for a while after DEL: not left over
+			if err == nil && !entry.IsDir() && !quarantined {
 				lines = append(lines, "file "+strings.TrimPrefix(path, n.Dir))
 			}
 			return err

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place is an end of traffic: a pod, the node (a [Place] from [Node.Place]) or the host outside.
-type Place interface {
+// NetNS is an end of traffic: a pod, the node (a [NetNS] from [Node.NetNS]) or the host outside.
+type NetNS interface {
 	Do(f func() error) error
 }
 
 // Bind calls f, which binds an address at a place, and retries while the address is in use: a recently closed socket stays open in a child process that this
 // process is starting, until execve(2) has closed inherited descriptors.
-func Bind(at Place, f func() error) error {
+func Bind(at NetNS, f func() error) error {
 	return at.Do(func() error {
 		for deadline := time.Now().Add(answerTimeout); ; time.Sleep(time.Millisecond) {
 			if err := f(); !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
@@ -40,16 +40,16 @@ const (
 )
 
 // Ping sends one ICMP echo request with size bytes of data from a place and returns an error unless a reply arrives.
-func Ping(from Place, to netip.Addr, size int) error {
+func Ping(from NetNS, to netip.Addr, size int) error {
 	return pingWithin(answerTimeout, from, to, size)
 }
 
 // PingBriefly is Ping with a short timeout: for retries, and for requests that must not be answered.
-func PingBriefly(from Place, to netip.Addr, size int) error {
+func PingBriefly(from NetNS, to netip.Addr, size int) error {
 	return pingWithin(silence, from, to, size)
 }
 
-func pingWithin(limit time.Duration, from Place, to netip.Addr, size int) error {
+func pingWithin(limit time.Duration, from NetNS, to netip.Addr, size int) error {
 	return from.Do(func() error {
 		if err := ping(limit, to, size); err != nil {
 			return fmt.Errorf("ping %s with %d bytes: %w", to, size, err)
@@ -117,21 +117,21 @@ func Checksum(b []byte) uint16 {
 }
 
 // TCP opens a listener at to, connects to addr from another place, sends size bytes and compares the echo.
-func TCP(from, to Place, addr netip.Addr, size int) error {
+func TCP(from, to NetNS, addr netip.Addr, size int) error {
 	return TCPThrough(from, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
 }
 
 // TCPFrom is TCP with a given source address.
-func TCPFrom(from Place, source netip.Addr, to Place, addr netip.Addr, size int) error {
+func TCPFrom(from NetNS, source netip.Addr, to NetNS, addr netip.Addr, size int) error {
 	return tcp(from, &net.TCPAddr{IP: source.AsSlice()}, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
 }
 
 // TCPThrough is TCP with the address of a service in front of the listener; an invalid address means no service.
-func TCPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
+func TCPThrough(from NetNS, service netip.AddrPort, to NetNS, at netip.AddrPort, size int) error {
 	return tcp(from, nil, service, to, at, size)
 }
 
-func tcp(from Place, source net.Addr, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
+func tcp(from NetNS, source net.Addr, service netip.AddrPort, to NetNS, at netip.AddrPort, size int) error {
 	var listener net.Listener
 	if err := Bind(to, func() (err error) {
 		listener, err = net.Listen("tcp", at.String())
@@ -167,12 +167,12 @@ func through(service netip.AddrPort, server net.Addr) string {
 }
 
 // UDP sends one datagram to a server at to and compares the echo.
-func UDP(from, to Place, addr netip.Addr, size int) error {
+func UDP(from, to NetNS, addr netip.Addr, size int) error {
 	return UDPThrough(from, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
 }
 
 // UDPThrough is UDP with the address of a service in front of the server; an invalid address means no service.
-func UDPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
+func UDPThrough(from NetNS, service netip.AddrPort, to NetNS, at netip.AddrPort, size int) error {
 	var server net.PacketConn
 	if err := Bind(to, func() (err error) {
 		server, err = net.ListenPacket("udp", at.String())
@@ -220,7 +220,7 @@ func echo(conn net.Conn, size int) error {
 }
 
 // Spoof sends one UDP datagram with a forged source address.
-func Spoof(from Place, src, dst netip.Addr) error {
+func Spoof(from NetNS, src, dst netip.Addr) error {
 	return from.Do(func() error {
 		packet, family := udpPacket(src, dst)
 		level, option := unix.IPPROTO_IP, unix.IP_HDRINCL
@@ -272,7 +272,7 @@ func udpPacket(src, dst netip.Addr) (packet []byte, family int) {
 }
 
 // ClosedPort sends a datagram to a closed port and returns an error unless the ICMP error arrives.
-func ClosedPort(from Place, to netip.Addr) error {
+func ClosedPort(from NetNS, to netip.Addr) error {
 	return from.Do(func() error {
 		conn, err := net.Dial("udp", netip.AddrPortFrom(to, 9).String())
 		if err != nil {
@@ -291,7 +291,7 @@ func ClosedPort(from Place, to netip.Addr) error {
 }
 
 // Listen opens a UDP port at a place and sends the source address of each datagram to the channel, until the test ends.
-func Listen(t testing.TB, at Place, addr netip.Addr, port uint16) <-chan netip.Addr {
+func Listen(t testing.TB, at NetNS, addr netip.Addr, port uint16) <-chan netip.Addr {
 	t.Helper()
 	var conn *net.UDPConn
 	if err := at.Do(func() (err error) {

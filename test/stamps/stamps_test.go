@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestStore_FindsWhatIsToBeBelieved(t *testing.T) {
+func TestStore_FindsOnlyValidStamps(t *testing.T) {
 	t.Parallel()
 	day := 24 * time.Hour
 	for name, c := range map[string]struct {
@@ -40,7 +40,7 @@ func TestStore_FindsWhatIsToBeBelieved(t *testing.T) {
 	}
 }
 
-func TestStore_RemovesWhatFailedOrIsOld(t *testing.T) {
+func TestStore_RemovesFailedAndOldStamps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := Store[int]{t.TempDir(), func() time.Time { return now }}

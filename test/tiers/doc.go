@@ -10,5 +10,5 @@
 //	packages.go  the packages of each tier             report.go    the output at the end, and after a failure
 //	lists.go     permitted skips, expensive tests      machine.go   CPU time, load, pressure
 //	filetimes.go times of a clean clone's files        speed.go     the slowness of the machine
-//	kept.go      stored results of whole tiers
+//	passed.go    stored results of whole tiers
 package main

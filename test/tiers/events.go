@@ -169,7 +169,7 @@ func (r *results) wait(e event) {
 	}
 }
 
-func (r *results) said(key string) string {
+func (r *results) takeOutput(key string) string {
 	defer delete(r.output, key)
 	if b := r.output[key]; b != nil {
 		return b.String()
@@ -179,13 +179,13 @@ func (r *results) said(key string) string {
 
 func (r *results) endTest(key string, e event) {
 	top := !strings.Contains(e.Test, "/")
-	said, took := r.said(key), time.Duration(e.Elapsed*float64(time.Second))-r.waited[key]
+	output, took := r.takeOutput(key), time.Duration(e.Elapsed*float64(time.Second))-r.waited[key]
 	switch e.Action {
 	case "fail":
-		fmt.Fprintf(r.out, "%s: %s\n%s", e.Package, e.Test, said)
+		fmt.Fprintf(r.out, "%s: %s\n%s", e.Package, e.Test, output)
 		r.failing = append(r.failing, key)
 	case "skip":
-		r.skips = append(r.skips, outcome{name: key, output: said})
+		r.skips = append(r.skips, outcome{name: key, output: output})
 	}
 	if took > slowAfter && strings.Count(e.Test, "/") <= 1 {
 		r.slow = append(r.slow, outcome{name: key, took: took})
@@ -205,7 +205,7 @@ func (r *results) endTest(key string, e event) {
 
 // endPackage prints a package's last line, as go does; for a failed package, also the output outside tests.
 func (r *results) endPackage(e event) {
-	said := r.said(e.Package)
+	output := r.takeOutput(e.Package)
 	r.counts.packages++
 	r.counts.skipped += r.skipped[e.Package]
 	if r.cached[e.Package] {
@@ -217,10 +217,10 @@ func (r *results) endPackage(e event) {
 	if e.Action == "fail" {
 		r.failing = append(r.failing, e.Package)
 		r.unfinished(e.Package)
-		fmt.Fprint(r.out, said)
+		fmt.Fprint(r.out, output)
 		return
 	}
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(output) {
 		if strings.HasPrefix(line, "ok ") || strings.HasPrefix(line, "? ") {
 			fmt.Fprint(r.out, line)
 		}
@@ -231,7 +231,7 @@ func (r *results) endPackage(e event) {
 func (r *results) unfinished(pkg string) {
 	for key := range r.output {
 		if strings.HasPrefix(key, pkg+" ") {
-			fmt.Fprintf(r.out, "%s did not end:\n%s", key, r.said(key))
+			fmt.Fprintf(r.out, "%s did not end:\n%s", key, r.takeOutput(key))
 		}
 	}
 }

@@ -126,7 +126,7 @@ func TestResults_OtherLinesArePrinted(t *testing.T) {
 	}
 }
 
-func TestResults_ProgressNamesWhatRuns(t *testing.T) {
+func TestResults_ProgressNamesRunningTests(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	r := newResults(&out)

@@ -22,7 +22,7 @@ func thisTree(t *testing.T) *tree {
 	return tree
 }
 
-func TestTree_ListsNameWhatExists(t *testing.T) {
+func TestTree_ListsNameExistingTests(t *testing.T) {
 	t.Parallel()
 	tree := thisTree(t)
 	for dir, s := range special {
@@ -96,7 +96,7 @@ func TestTree_HermeticTestsStartNoPrograms(t *testing.T) {
 }
 
 // A test with a cacheable result must read the machine's identity, or the result would remain valid with another kernel.
-func TestTree_CachedTestsOfTheMachineSaySo(t *testing.T) {
+func TestTree_CachedTestsReadMachineIdentity(t *testing.T) {
 	t.Parallel()
 	cached, always := visible(thisTree(t).of("machine"))
 	if len(always) != len(unseen) {
@@ -116,7 +116,7 @@ func TestTree_CachedTestsOfTheMachineSaySo(t *testing.T) {
 	}
 }
 
-func TestSplit_PackagesBelowBelong(t *testing.T) {
+func TestSplit_IncludesSubpackages(t *testing.T) {
 	t.Parallel()
 	race, rest := thisTree(t).split([]string{"./cells/k8stables/reflectors", "./cells/servicehealth", "./cells/mtu"})
 	if len(race) != 2 || !slices.Equal(rest, []string{"./cells/mtu"}) {
@@ -124,7 +124,7 @@ func TestSplit_PackagesBelowBelong(t *testing.T) {
 	}
 }
 
-func TestFileTimes_FollowFromContent(t *testing.T) {
+func TestFileTimes_DependOnContent(t *testing.T) {
 	t.Parallel()
 	stat := func(dir, name string) int64 {
 		info, err := os.Stat(filepath.Join(dir, name))

@@ -42,7 +42,7 @@ func TestCheck_SkipIsAFailureInCI(t *testing.T) {
 	}
 }
 
-func TestCheck_SlowTestsStandInTheList(t *testing.T) {
+func TestCheck_SlowTestsAreListed(t *testing.T) {
 	t.Parallel()
 	const listed = "bpf TestObjects_AreBuiltFromTheSources"
 	for _, c := range []struct {
@@ -56,7 +56,7 @@ func TestCheck_SlowTestsStandInTheList(t *testing.T) {
 		{listed, 91 * time.Second, false, 0},
 		{listed + "/sub", 16 * time.Second, false, 1},
 		{listed + "/sub", 91 * time.Second, true, 0},
-		{"test/kube/waggle TestPrivilegedDaemonSet/Restart_NobodyNotices", 91 * time.Second, false, 0},
+		{"test/kube/waggle TestPrivilegedDaemonSet/Restart_ClientsUndisturbed", 91 * time.Second, false, 0},
 		{"test/node TestPrivilegedModel_RandomSequences/7", 91 * time.Second, false, 0},
 		{"test/node TestPrivilegedModel_RandomSequences", 91 * time.Second, true, 0},
 	} {
@@ -139,7 +139,7 @@ func TestPrefixed_EachLine(t *testing.T) {
 }
 
 // The printed seed is the one that the tests used, and a successful run prints it, too.
-func TestRun_PrintsTheSeedThatTestsHave(t *testing.T) {
+func TestRun_PrintsSeedOfTests(t *testing.T) {
 	show := func(*tree, bool) []call {
 		return []call{{args: []string{"sh", "-c", "echo $0 got ${WAGGLE_SEED:-1}; exit $EXIT"}}}
 	}
@@ -183,7 +183,7 @@ func TestRun_AllReachesEveryCommand(t *testing.T) {
 }
 
 // Only the condition at the time of a failure helps to explain it.
-func TestRun_ConditionIsThatOfTheFirstFailure(t *testing.T) {
+func TestRun_ReportsConditionAtFirstFailure(t *testing.T) {
 	t.Parallel()
 	v := verdict{before: readCPUTimes()}
 	found := newResults(&strings.Builder{})

@@ -24,7 +24,7 @@ func TestSlowness(t *testing.T) {
 }
 
 // The budgets of tiers that mostly compile include a reserve for slow machines.
-func TestTiers_WhichBudgetsFollowTheMachine(t *testing.T) {
+func TestTiers_BudgetsScaleWithMachine(t *testing.T) {
 	t.Parallel()
 	want := map[string]float64{"lint": 1, "hermetic": 1, "machine": 2, "node": 2, "kernels": 2, "kube": 2}
 	for _, tier := range tiers {

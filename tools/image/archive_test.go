@@ -43,7 +43,7 @@ func entries(t *testing.T, archive []byte) (names []string, content map[string]s
 	}
 }
 
-func TestArchive_HoldsOneLayerAndWhatDescribesIt(t *testing.T) {
+func TestArchive_ContainsOneLayerAndMetadata(t *testing.T) {
 	t.Parallel()
 	archive, err := example().Archive()
 	if err != nil {
@@ -82,7 +82,7 @@ func TestArchive_HoldsOneLayerAndWhatDescribesIt(t *testing.T) {
 	}
 }
 
-func TestArchive_IsTheSameEveryTime(t *testing.T) {
+func TestArchive_IsReproducible(t *testing.T) {
 	t.Parallel()
 	first, err := example().Archive()
 	if err != nil {
@@ -95,7 +95,7 @@ func TestArchive_IsTheSameEveryTime(t *testing.T) {
 	}
 }
 
-func TestArchive_RefusesAPathThatIsGivenTwice(t *testing.T) {
+func TestArchive_RejectsDuplicatePath(t *testing.T) {
 	t.Parallel()
 	image := example()
 	image.Files = append(image.Files, File{Path: "/bin/../a"})

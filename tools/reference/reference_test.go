@@ -40,8 +40,8 @@ func TestTables_HaveAWriter(t *testing.T) {
 	}
 }
 
-// TestRun_SaysWhatIsOutOfDate changes a copy of the pages.
-func TestRun_SaysWhatIsOutOfDate(t *testing.T) {
+// TestRun_ReportsOutdatedPages changes a copy of the pages.
+func TestRun_ReportsOutdatedPages(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"Documentation", "pkg/install"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {

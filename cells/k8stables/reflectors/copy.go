@@ -30,8 +30,8 @@ func (s *Source) load(health cell.Health) {
 	}
 	s.log.Warn("The copy of Kubernetes objects on disk is not used", "path", s.settings.Copy, "error", err)
 	where := ""
-	if aside, moved := snapshot.SetAside(s.settings.Copy); moved == nil {
-		where = "; it was moved to " + aside
+	if movedTo, moved := snapshot.Quarantine(s.settings.Copy); moved == nil {
+		where = "; it was moved to " + movedTo
 	}
 	health.Degraded("the copy on disk is not used"+where, err)
 }
@@ -116,7 +116,7 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 			} else {
 				health.OK("written")
 			}
-			if !s.lacks(names) { // an incomplete copy is soon completed
+			if !s.isIncomplete(names) { // an incomplete copy is soon completed
 				rest = copyPause(rest, cost)
 			}
 		}
@@ -165,8 +165,8 @@ func (s *Source) complete(txn statedb.ReadTxn) (watch []<-chan struct{}, names [
 	return watch, names
 }
 
-// lacks reports whether names lacks a table that the node requires.
-func (s *Source) lacks(names []string) bool {
+// isIncomplete reports whether names lacks a table that the node requires.
+func (s *Source) isIncomplete(names []string) bool {
 	return slices.ContainsFunc(s.set.All(), func(t tables.Table) bool { return !s.set.Optional(t.Name()) && !slices.Contains(names, t.Name()) })
 }
 

@@ -42,7 +42,7 @@ func TestCopy_IsWrittenAtTheEnd(t *testing.T) {
 	})
 }
 
-func TestCopy_UnusableIsSetAside(t *testing.T) {
+func TestCopy_UnusableIsQuarantined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -58,8 +58,8 @@ func TestCopy_UnusableIsSetAside(t *testing.T) {
 	})
 }
 
-// TestCopy_OfAnotherClusterIsSetAside starts with the copy of another cluster: the agent must not use its pod range.
-func TestCopy_OfAnotherClusterIsSetAside(t *testing.T) {
+// TestCopy_OtherClusterIsQuarantined starts with the copy of another cluster: the agent must not use its pod range.
+func TestCopy_OtherClusterIsQuarantined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		elsewhere, path := kubetest.New(t, kubetest.InMemory()), filepath.Join(t.TempDir(), "k8s-snapshot")
@@ -77,8 +77,8 @@ func TestCopy_OfAnotherClusterIsSetAside(t *testing.T) {
 	})
 }
 
-// TestCopy_HoldsNoSecrets searches the rows, the contents of a copy, for secrets in fields that users fill by mistake.
-func TestCopy_HoldsNoSecrets(t *testing.T) {
+// TestCopy_ContainsNoSecrets searches the rows, the contents of a copy, for secrets in fields that users fill by mistake.
+func TestCopy_ContainsNoSecrets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const canary = "CANARY"

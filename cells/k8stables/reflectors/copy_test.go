@@ -7,7 +7,7 @@ import (
 )
 
 // An agent that stops writes changes to the copy, also if its context has ended before it checks for them.
-func TestChanged_EndHidesNoChange(t *testing.T) {
+func TestChanged_ContextEnded_ReportsChange(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -71,7 +71,7 @@ func TestCopy_PauseFollowsCPUTime(t *testing.T) {
 }
 
 // A thread that sleeps uses no CPU, and one that works does.
-func TestThreadCPUTime_CountsWorkAlone(t *testing.T) {
+func TestThreadCPUTime_CountsOnlyWork(t *testing.T) {
 	t.Parallel()
 	const used = 20 * time.Millisecond
 	work := func() {

@@ -64,7 +64,7 @@ func (s *store) reset() error {
 		return err
 	}
 	txn.Commit()
-	s.asks.quorum.Store(false)
+	s.lw.quorum.Store(false)
 	s.report.reset()
 	return nil
 }
@@ -73,7 +73,7 @@ func (s *store) reset() error {
 func (r *report) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.list, r.watch, r.write, r.synced, r.held = nil, nil, nil, false, lacking{}
+	r.list, r.watch, r.write, r.synced, r.held = nil, nil, nil, false, missingRows{}
 	r.count(map[string]tables.Reject{})
 	r.health.OK("not followed")
 }

@@ -69,7 +69,7 @@ func TestCommits_Interval(t *testing.T) {
 
 // In a large cluster pods of other nodes change all the time. The first change after a pause is in the table immediately, and changes within
 // remoteInterval are one commit.
-func TestEvents_OfRemotePodsGather(t *testing.T) {
+func TestEvents_RemotePods_AreBatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -106,7 +106,7 @@ func TestEvents_OfRemotePodsGather(t *testing.T) {
 }
 
 // The last copy waits for the last commits, without a limit.
-func TestCopy_HoldsTheLastEvents(t *testing.T) {
+func TestCopy_ContainsLastEvents(t *testing.T) {
 	t.Parallel()
 	server, set := kubetest.New(t), newSet(t)
 	server.Put(node("one", "192.0.2.1"))
@@ -157,7 +157,7 @@ func TestCopy_HoldsTheLastEvents(t *testing.T) {
 }
 
 // Tables that become complete at the deadline are complete.
-func TestAwaitSync_CompleteAtTheLastMoment(t *testing.T) {
+func TestAwaitSync_CompleteAtDeadline(t *testing.T) {
 	t.Parallel()
 	set, end, health := newSet(t), make(ended), newRecorder()
 	s := &Source{settings: Settings{SyncTimeout: time.Millisecond}, set: set, shutdown: end}

@@ -21,7 +21,7 @@ type kind struct {
 	table    string
 	mine     func(k8sobjects.Row) bool // selects the rows of this resource in the table
 	narrow   func(*metav1.ListOptions) // options of the requests; nil requests all objects
-	holds    bool                      // rows that a list lacks stay for a while, see [store.hold]
+	holds    bool                      // rows that a list lacks stay for a while, see [store.retain]
 	staged   bool                      // the table is one of [tables.Stage]: it has no initializer, and [merger] reads it
 }
 

@@ -33,7 +33,7 @@ func (m *merger) report(txn statedb.ReadTxn, health cell.Health) {
 			m.seekOwn(txn)
 		}
 		late := 0
-		for _, since := range m.lacking {
+		for _, since := range m.missing {
 			if time.Since(since) >= lagLimit {
 				late++
 			}
@@ -58,16 +58,16 @@ func (m *merger) seekOwn(txn statedb.ReadTxn) {
 			}
 		}
 	}
-	lacking := map[string]time.Time{}
+	missing := map[string]time.Time{}
 	for own := range m.set.Stage.Own.All(txn) {
 		key := own.Key()
 		ep := in[key]
 		if own.NumAddrs() == 0 || ep != nil && ep.SameObject(own) && ep.Identity() == own.Identity() {
 			continue
 		}
-		if lacking[key] = m.lacking[key]; lacking[key].IsZero() {
-			lacking[key] = m.compared
+		if missing[key] = m.missing[key]; missing[key].IsZero() {
+			missing[key] = m.compared
 		}
 	}
-	m.lacking = lacking
+	m.missing = missing
 }

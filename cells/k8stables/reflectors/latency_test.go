@@ -26,9 +26,9 @@ func slice(conditions ...discoveryv1.EndpointConditions) *discoveryv1.EndpointSl
 	return o
 }
 
-// TestEvents_AreInTheirTableWithin20Milliseconds changes an EndpointSlice when its backends terminate, one by one and in a burst. An agent that
+// TestEvents_InTableWithin20Milliseconds changes an EndpointSlice when its backends terminate, one by one and in a burst. An agent that
 // learns later of a terminating backend sends it new connections meanwhile.
-func TestEvents_AreInTheirTableWithin20Milliseconds(t *testing.T) {
+func TestEvents_InTableWithin20Milliseconds(t *testing.T) {
 	t.Parallel()
 	const step = 2 * time.Millisecond
 	const limit = 20 * time.Millisecond // two commits of a table

@@ -54,8 +54,8 @@ func shrink(in runtime.Object, nodeName string) (*object, error) {
 	return out, nil
 }
 
-// errAskForList makes a reflector list instead of streaming.
-var errAskForList = errors.New("a list by quorum is required")
+// errListRequired makes a reflector list instead of streaming.
+var errListRequired = errors.New("a list by quorum is required")
 
 // listWatch lists and watches objects of the API server. It shrinks each page and each event when it arrives, so that the objects of a large cluster
 // are never in memory at once.
@@ -79,7 +79,7 @@ func (l *listWatch) list(ctx context.Context, options metav1.ListOptions) (runti
 	if l.quorum.Load() && options.Continue == "" {
 		options.ResourceVersion, options.ResourceVersionMatch = "", ""
 	}
-	page, err := whileAway(ctx, l.servers, func() (runtime.Object, error) {
+	page, err := retryWhileUnavailable(ctx, l.servers, func() (runtime.Object, error) {
 		page, err := l.ListWithContextFunc(ctx, options)
 		switch {
 		case l.optional && options.Continue == "" && apierrors.IsNotFound(err):
@@ -111,14 +111,14 @@ func (l *listWatch) list(ctx context.Context, options metav1.ListOptions) (runti
 func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	stream := options.SendInitialEvents != nil && *options.SendInitialEvents
 	if stream && l.quorum.Load() {
-		return nil, errAskForList
+		return nil, errListRequired
 	}
-	return whileAway(ctx, l.servers, func() (watch.Interface, error) {
+	return retryWhileUnavailable(ctx, l.servers, func() (watch.Interface, error) {
 		in, err := l.open(ctx, options, stream)
 		switch {
 		case !stream || err == nil: // a stream continues as a watch
 			l.report.watched(ctx, err)
-		case err != nil && (!refused(err) || apierrors.IsTooManyRequests(err)):
+		case err != nil && (!isStatusError(err) || apierrors.IsTooManyRequests(err)):
 			l.report.listed(ctx, err) // the reflector retries the stream; after other API errors it lists, and the list reports its own error
 		}
 		return in, err

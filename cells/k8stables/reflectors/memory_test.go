@@ -13,7 +13,7 @@ import (
 )
 
 // A heap that is much larger than its live part is released once. A small excess is never released.
-func TestMemory_ReleasesWhatABurstTook(t *testing.T) {
+func TestMemory_ReleasesHeapAfterBurst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex // guards now and released

@@ -69,13 +69,13 @@ type merger struct {
 	from   origin                                      // origin of the rows in the table
 	began  time.Time                                   // start of run, or the last replacement of all rows
 	late   bool                                        // slicesTimeout has passed without a list of slices
-	wrote  bool                                        // the open transaction has changed the table
+	dirty  bool                                        // the open transaction has changed the table
 
 	leaving time.Time // time at which the agent begins to list all CiliumEndpoints because slices stopped being complete; zero otherwise
 	kept    bool      // the table has rows whose pods slices no longer have
 
 	compared time.Time            // time of the last comparison of the pods of this node with the slices
-	lacking  map[string]time.Time // pods of this node that slices lack, with the time of the first observation
+	missing  map[string]time.Time // pods of this node that slices lack, with the time of the first observation
 }
 
 func newMerger(set *tables.Set, node string, txn statedb.WriteTxn) (*merger, error) {
@@ -128,7 +128,7 @@ func (m *merger) pause() time.Duration {
 // subscribe opens the change feeds, which begin with all existing rows.
 func (m *merger) subscribe() error {
 	m.slices, m.spaces, m.shared = map[string]*cilium.EndpointSlice{}, map[string]map[string]*cilium.EndpointSlice{}, map[string][]string{}
-	m.from, m.lacking = unknown, map[string]time.Time{}
+	m.from, m.missing = unknown, map[string]time.Time{}
 	stage := m.set.Stage
 	txn := m.set.DB.WriteTxn(stage.Own, stage.Listed, stage.Slices)
 	defer txn.Commit()
@@ -169,11 +169,11 @@ func (m *merger) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	}
 	w := m.set.Write(m.table)
 	defer w.Abort()
-	m.wrote = false
+	m.dirty = false
 	if err := m.update(txn, w, own, listed, inSlices); err != nil {
 		return err
 	}
-	if m.wrote { // a commit without a change would wake all readers of the table
+	if m.dirty { // a commit without a change would wake all readers of the table
 		w.Commit()
 	}
 	return nil
@@ -202,8 +202,8 @@ func (m *merger) complete(txn statedb.ReadTxn) bool {
 			return false
 		}
 	}
-	_, _, said := m.set.Stage.Slices.Get(txn, cilium.EndpointSliceByName(ciliumv2.CompleteSlice))
-	return said && m.listed(txn, m.set.Stage.Slices)
+	_, _, marked := m.set.Stage.Slices.Get(txn, cilium.EndpointSliceByName(ciliumv2.CompleteSlice))
+	return marked && m.listed(txn, m.set.Stage.Slices)
 }
 
 func (m *merger) listed(txn statedb.ReadTxn, table statedb.TableMeta) bool {
@@ -401,7 +401,7 @@ func (m *merger) compare(before, after *cilium.EndpointSlice, changed func(key s
 		} else {
 			key = now.Key()
 		}
-		old, now = m.elsewhere(old), m.elsewhere(now)
+		old, now = m.onOtherNode(old), m.onOtherNode(now)
 		same := old == now || old != nil && now != nil && old.Equal(now)
 		if same && (now == nil || m.shared[key] == nil) { // for a pod in several slices the age of the slice matters as well, and it is newer now
 			continue
@@ -413,8 +413,8 @@ func (m *merger) compare(before, after *cilium.EndpointSlice, changed func(key s
 	return nil
 }
 
-// elsewhere returns ep, or nil for a pod of this node.
-func (m *merger) elsewhere(ep *cilium.Endpoint) *cilium.Endpoint {
+// onOtherNode returns ep, or nil for a pod of this node.
+func (m *merger) onOtherNode(ep *cilium.Endpoint) *cilium.Endpoint {
 	if ep != nil && ep.Host() == m.node {
 		return nil
 	}
@@ -432,9 +432,9 @@ func (m *merger) settle(txn statedb.ReadTxn, w statedb.WriteTxn, key string, row
 	case row == nil && !found, row != nil && found && row.Equal(have):
 		return nil
 	case row == nil:
-		m.wrote = true
+		m.dirty = true
 		return m.table.Delete(w, key)
 	}
-	m.wrote = true
+	m.dirty = true
 	return m.table.Put(w, row)
 }

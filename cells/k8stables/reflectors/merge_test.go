@@ -118,7 +118,7 @@ func cluster(t testing.TB, options ...kubetest.Option) *kubetest.Server {
 }
 
 // An agent that reads slices has the same rows as an agent that reads CiliumEndpoints, and never requests all CiliumEndpoints.
-func TestSlices_MakeTheRowsOfCiliumEndpoints(t *testing.T) {
+func TestSlices_ProduceRowsOfCiliumEndpoints(t *testing.T) {
 	t.Parallel()
 	for name, streams := range map[string]bool{"lists": false, "streams": true} {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestSlices_MakeTheRowsOfCiliumEndpoints(t *testing.T) {
 }
 
 // A pod that the cluster role moves is in two slices for a while: the slice that was written last is preferred.
-func TestSlices_PodsInSeveral(t *testing.T) {
+func TestSlices_PodInTwoSlices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := cluster(t)
@@ -179,19 +179,19 @@ func TestSlices_PodsInSeveral(t *testing.T) {
 }
 
 // The preferred slice does not depend on previous rows: an agent that starts now has the same rows.
-func TestSlices_PodsInSeveral_TheLastWriteCounts(t *testing.T) {
+func TestSlices_PodInTwoSlices_LastWriteWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := cluster(t)
-		former := sliceOf(t, server, "s1", "w2", "w3")
-		server.Put(former, sliceOf(t, server, "s3", "w4"), sliceOf(t, server, ciliumv2.CompleteSlice))
+		previous := sliceOf(t, server, "s1", "w2", "w3")
+		server.Put(previous, sliceOf(t, server, "s3", "w4"), sliceOf(t, server, ciliumv2.CompleteSlice))
 		r := follow(t, server, Settings{Slices: true}, false)
 		r.synced(t)
 		server.Put(endpointOn("two", "w2", 22))
 		server.Put(sliceOf(t, server, "s2", "w2"))
 		r.has(t, "w2", 22)
-		former.Endpoints = former.Endpoints[:1] // the entry of w2 is unchanged
-		server.Put(former)
+		previous.Endpoints = previous.Endpoints[:1] // the entry of w2 is unchanged
+		server.Put(previous)
 		again := follow(t, server, Settings{Slices: true}, false)
 		again.synced(t)
 		again.has(t, "w2", 2)
@@ -203,7 +203,7 @@ func TestSlices_PodsInSeveral_TheLastWriteCounts(t *testing.T) {
 }
 
 // Rows of pods of this node come from its CiliumEndpoints, even if slices differ.
-func TestSlices_SayNothingOfPodsOfThisNode(t *testing.T) {
+func TestSlices_LocalPods_AreIgnored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := cluster(t)
@@ -241,7 +241,7 @@ func TestSlices_SayNothingOfPodsOfThisNode(t *testing.T) {
 }
 
 // A slice without the field waggle removes no rows.
-func TestSlices_ThatCannotBeBelieved(t *testing.T) {
+func TestSlices_WithoutWaggleField_RemoveNoRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := cluster(t)
@@ -281,7 +281,7 @@ func TestSlices_ThatCannotBeBelieved(t *testing.T) {
 // An agent may be newer than the permissions and the definitions in the cluster.
 func TestSlices_CannotBeListed(t *testing.T) {
 	t.Parallel()
-	for name, refuse := range map[string]func(*kubetest.Server){
+	for name, deny := range map[string]func(*kubetest.Server){
 		"no right": func(s *kubetest.Server) { s.Deny("list", kubeapi.CiliumEndpointSlices) },
 		"no definition": func(s *kubetest.Server) {
 			s.Fault(func(q *http.Request) (int, string) {
@@ -296,7 +296,7 @@ func TestSlices_CannotBeListed(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				server := cluster(t)
-				refuse(server)
+				deny(server)
 				r := follow(t, server, Settings{Slices: true, SyncTimeout: time.Minute}, false)
 				time.Sleep(2 * slicesTimeout)
 				r.synced(t)

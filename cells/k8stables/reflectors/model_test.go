@@ -74,6 +74,6 @@ func model(t *testing.T, random *rand.Rand) {
 	}
 	server.EmptyLists(kubeapi.CiliumEndpoints, 0)
 	r.synced(t)
-	time.Sleep(holdFor)
+	time.Sleep(holdTime)
 	r.becomesSame(t, server)
 }

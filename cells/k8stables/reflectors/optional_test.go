@@ -16,7 +16,7 @@ import (
 )
 
 // An agent that is newer than its permissions works without optional objects.
-func TestSync_WithoutWhatIsOptional(t *testing.T) {
+func TestSync_OptionalObjectsForbidden(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -44,7 +44,7 @@ func TestSync_WithoutWhatIsOptional(t *testing.T) {
 }
 
 // Without its definition a resource has no objects, and rows of a previous run are deleted. When the definition is created, its objects are listed.
-func TestSync_WithoutADefinitionOfWhatIsOptional(t *testing.T) {
+func TestSync_OptionalDefinitionMissing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())

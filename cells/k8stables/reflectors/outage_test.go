@@ -15,7 +15,7 @@ import (
 const inStep = 6 * time.Second
 
 // After an outage of any length and kind, all tables are current within 6 s: no reflector waits for the rest of its own delay.
-func TestOutage_AllTablesAreInStepWithinSixSeconds(t *testing.T) {
+func TestOutage_AllTablesCurrentWithinSixSeconds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		outage  time.Duration
@@ -38,7 +38,7 @@ func TestOutage_AllTablesAreInStepWithinSixSeconds(t *testing.T) {
 				server := kubetest.New(t, options...)
 				server.Put(node("one", "192.0.2.1"), pod("a", "mine", "one"))
 				client := server.Client(t)
-				asks(t, client)
+				runProbes(t, client)
 				r := followWith(t, client, Settings{}, false)
 				r.synced(t)
 				r.becomesSame(t, server)
@@ -65,8 +65,8 @@ func TestOutage_AllTablesAreInStepWithinSixSeconds(t *testing.T) {
 	}
 }
 
-// asks runs the probe of servers in doubt, as the cell k8s-client does, until the test ends.
-func asks(t *testing.T, client *kubeapi.Client) {
+// runProbes runs the probe of servers in doubt, as the cell k8s-client does, until the test ends.
+func runProbes(t *testing.T, client *kubeapi.Client) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup

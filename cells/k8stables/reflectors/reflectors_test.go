@@ -152,8 +152,8 @@ func (r *rig) synced(t testing.TB) {
 	})
 }
 
-// lacks returns how many rows of a table the last list lacked.
-func (r *rig) lacks(table string) int {
+// heldRows returns how many rows of a table the last list lacked.
+func (r *rig) heldRows(table string) int {
 	for _, s := range r.stores {
 		if s.table.Name() == table {
 			s.report.mu.Lock()
@@ -317,7 +317,7 @@ func TestReplace_EmptyListIsConfirmed(t *testing.T) {
 		server.Remove(kubeapi.Nodes, "", "three")
 		server.Compact()
 		server.Start(t)
-		time.Sleep(holdFor)
+		time.Sleep(holdTime)
 		r.becomesSame(t, server)
 	})
 }
@@ -359,7 +359,7 @@ func TestFromSnapshot_WithTheServerDown(t *testing.T) {
 		if _, held := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "two"); !held {
 			t.Error("a node that the first list lacks was removed at once")
 		}
-		time.Sleep(holdFor)
+		time.Sleep(holdTime)
 		again.becomesSame(t, server)
 		if after, _ := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "one"); after != row {
 			t.Error("a row that equals the copy's was written again")
@@ -394,8 +394,8 @@ func TestSyncTimeout(t *testing.T) {
 	})
 }
 
-// TestWaiting_SaysWhyNobodyAnswers also covers servers that stream first lists.
-func TestWaiting_SaysWhyNobodyAnswers(t *testing.T) {
+// TestWaiting_ReportsWhyServerIsUnavailable also covers servers that stream first lists.
+func TestWaiting_ReportsWhyServerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
@@ -450,7 +450,7 @@ func TestRejects(t *testing.T) {
 }
 
 // An object with an invalid part is used without that part, from a list and from an event, and does not make the health Degraded.
-func TestRejects_OfAPart(t *testing.T) {
+func TestRejects_InvalidPart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())

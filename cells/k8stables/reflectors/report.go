@@ -24,7 +24,7 @@ type report struct {
 	synced      bool
 	rejected    int
 	partly      int // objects in use without their invalid parts
-	held        lacking
+	held        missingRows
 	first       tables.Reject
 }
 
@@ -41,17 +41,17 @@ func (r *report) watched(ctx context.Context, err error) {
 	}
 }
 
-func (r *report) wrote(err error) { r.change(func() { r.write = err }) }
+func (r *report) recordWrite(err error) { r.change(func() { r.write = err }) }
 
 // replaced records that a list was applied, with the rejected objects and the rows that the list lacks.
-func (r *report) replaced(rejected map[string]tables.Reject, held lacking) {
+func (r *report) replaced(rejected map[string]tables.Reject, held missingRows) {
 	r.change(func() {
 		r.list, r.write, r.synced, r.held = nil, nil, true, held
 		r.count(rejected)
 	})
 }
 
-func (r *report) rejects(rejected map[string]tables.Reject, held lacking) {
+func (r *report) rejects(rejected map[string]tables.Reject, held missingRows) {
 	r.change(func() {
 		r.held = held
 		r.count(rejected)
@@ -84,7 +84,7 @@ func (r *report) change(f func()) {
 	case r.watch != nil:
 		r.health.Degraded("watch", r.watch)
 	case r.held.many():
-		r.health.Degraded(r.held.String(), errHeld)
+		r.health.Degraded(r.held.String(), errRetained)
 	case r.rejected > 0:
 		r.health.Degraded(fmt.Sprintf("%d objects rejected, see the table k8s-rejects", r.rejected),
 			fmt.Errorf("%s: %s", r.first.Object, r.first.Reason))

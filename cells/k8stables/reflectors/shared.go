@@ -26,7 +26,7 @@ func (m *merger) move(w statedb.WriteTxn, name, key string, a, b *cilium.Endpoin
 	if len(names) < 2 {
 		delete(m.shared, key)
 		if several && len(names) == 1 {
-			return m.elsewhere(m.slices[names[0]].Find(key))
+			return m.onOtherNode(m.slices[names[0]].Find(key))
 		}
 		return b
 	}
@@ -38,7 +38,7 @@ func (m *merger) move(w statedb.WriteTxn, name, key string, a, b *cilium.Endpoin
 func (m *merger) holders(key string) (names []string) {
 	namespace, _, _ := strings.Cut(key, "/")
 	for name, slice := range m.spaces[namespace] {
-		if m.elsewhere(slice.Find(key)) != nil {
+		if m.onOtherNode(slice.Find(key)) != nil {
 			names = append(names, name)
 		}
 	}
@@ -63,7 +63,7 @@ func (m *merger) other(txn statedb.ReadTxn, key string) *cilium.Endpoint {
 		if !found {
 			return nil
 		}
-		return m.elsewhere(row)
+		return m.onOtherNode(row)
 	}
 	names := m.holders(key)
 	if len(names) > 1 {

@@ -75,10 +75,10 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 			return nil, fmt.Errorf("reflect %s: there is no table %s", k.resource, k.table)
 		}
 		r := &report{set: set, table: k.table}
-		asks := &listWatch{ListWatch: client.ListWatch(k.resource, "", k.narrow), nodeName: settings.NodeName,
+		lw := &listWatch{ListWatch: client.ListWatch(k.resource, "", k.narrow), nodeName: settings.NodeName,
 			servers: client.Servers, report: r, client: client, resource: k.resource, gather: k.gather(),
 			optional: k.emptyWithoutDefinition(set)}
-		one := &store{kind: k, set: set, table: table, asks: asks, report: r, wake: make(chan struct{}, 1), initialized: func(statedb.WriteTxn) {},
+		one := &store{kind: k, set: set, table: table, lw: lw, report: r, wake: make(chan struct{}, 1), initialized: func(statedb.WriteTxn) {},
 			rejected: map[string]tables.Reject{}}
 		if !k.staged {
 			one.initialized = table.Initializer(txn, Producer+"-"+k.resource.Plural)
@@ -132,7 +132,7 @@ func (s *Source) Run(ctx context.Context, health cell.Health) error {
 
 // reflect runs the reflector of a store until ctx ends.
 func (s *store) reflect(ctx context.Context) {
-	cache.NewReflectorWithOptions(s.asks.wrap(), nil, s, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(s.lw.wrap(), nil, s, cache.ReflectorOptions{
 		Name: s.resource.String(), TypeDescription: s.resource.String(), Backoff: backoff(), Clock: untilDone{ctx: ctx},
 	}).RunWithContext(ctx)
 }

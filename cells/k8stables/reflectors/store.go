@@ -30,7 +30,7 @@ type store struct {
 	kind
 	set         *tables.Set
 	table       tables.Table
-	asks        *listWatch
+	lw          *listWatch
 	report      *report
 	initialized func(statedb.WriteTxn)
 	seen        uint64 // version of the last list or event
@@ -111,7 +111,7 @@ func (s *store) add(e event) {
 func (s *store) commits(ctx context.Context) {
 	ctx, end := heartbeat.With(ctx, s.table.Name())
 	defer end()
-	defer func() { s.report.wrote(s.flush()) }()
+	defer func() { s.report.recordWrite(s.flush()) }()
 	for last := (time.Time{}); ; last = time.Now() {
 		select {
 		case <-ctx.Done():
@@ -124,7 +124,7 @@ func (s *store) commits(ctx context.Context) {
 			}
 		}
 		heartbeat.Busy(ctx)
-		s.report.wrote(s.flush())
+		s.report.recordWrite(s.flush())
 		heartbeat.Idle(ctx)
 	}
 }
@@ -156,7 +156,7 @@ func (s *store) flush() error {
 		return err
 	}
 	txn.Commit()
-	s.report.rejects(s.rejected, lacking{len(s.held), s.all})
+	s.report.rejects(s.rejected, missingRows{len(s.held), s.all})
 	return nil
 }
 
@@ -242,9 +242,9 @@ func (s *store) Replace(items []any, version string) error {
 		return err
 	}
 	txn.Commit()
-	s.asks.quorum.Store(false)
+	s.lw.quorum.Store(false)
 	s.seen, _ = strconv.ParseUint(version, 10, 64) // 0 if the version is not a number: then no event counts as old
-	s.report.replaced(s.rejected, lacking{len(s.held), s.all})
+	s.report.replaced(s.rejected, missingRows{len(s.held), s.all})
 	return nil
 }
 
@@ -260,10 +260,10 @@ func (s *store) believe(count int) error {
 		}
 	}
 	lostMost := have > 0 && count == 0 || have-count > few && count < have/2
-	if !lostMost || s.asks.quorum.Load() {
+	if !lostMost || s.lw.quorum.Load() {
 		return nil
 	}
-	s.asks.quorum.Store(true)
+	s.lw.quorum.Store(true)
 	return fmt.Errorf("list %s: it has %d objects where the table has %d; a second list, by quorum, has to confirm that",
 		s.resource, count, have)
 }
@@ -303,7 +303,7 @@ func (s *store) replace(txn statedb.WriteTxn, items []any) error {
 			}
 		}
 	}
-	s.hold(txn, want)
+	s.retain(txn, want)
 	return tables.Replace(txn, s.table, want, s.mine)
 }
 

@@ -21,7 +21,7 @@ func newStore(t *testing.T) *store {
 	done := table.Initializer(txn, "test")
 	txn.Commit()
 	r := &report{set: set, table: k.table, health: newRecorder()}
-	return &store{kind: k, set: set, table: table, asks: &listWatch{report: r}, report: r, wake: make(chan struct{}, 1),
+	return &store{kind: k, set: set, table: table, lw: &listWatch{report: r}, report: r, wake: make(chan struct{}, 1),
 		initialized: done, rejected: map[string]tables.Reject{}}
 }
 
@@ -44,7 +44,7 @@ func list(t *testing.T, n int) (out []any) {
 	return out
 }
 
-func TestReplace_WhoseListLostMostIsConfirmed(t *testing.T) {
+func TestReplace_MuchShorterList_IsConfirmed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		before, after int
@@ -55,10 +55,10 @@ func TestReplace_WhoseListLostMostIsConfirmed(t *testing.T) {
 		if err := s.Replace(list(t, c.before), "10"); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Replace(list(t, c.after), "20"); (err == nil) != c.believed || s.asks.quorum.Load() == c.believed {
+		if err := s.Replace(list(t, c.after), "20"); (err == nil) != c.believed || s.lw.quorum.Load() == c.believed {
 			t.Errorf("%d objects after %d: %v", c.after, c.before, err)
 		}
-		if err := s.Replace(list(t, c.after), "30"); err != nil || s.asks.quorum.Load() {
+		if err := s.Replace(list(t, c.after), "30"); err != nil || s.lw.quorum.Load() {
 			t.Errorf("%d objects after %d, for the second time: %v", c.after, c.before, err)
 		}
 		rows := 0

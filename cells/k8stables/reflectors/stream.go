@@ -116,7 +116,7 @@ func (s *stream) send(e watch.Event) {
 
 // decode decodes an event and shrinks its object.
 func (s *stream) decode(frame []byte) (watch.Event, error) {
-	if e, ok := s.decodeKnown(frame); ok {
+	if e, ok := s.decodeFast(frame); ok {
 		return e, nil
 	}
 	var raw struct {
@@ -141,8 +141,8 @@ func (s *stream) decode(frame []byte) (watch.Event, error) {
 	return shrinkEvent(e, s.nodeName)
 }
 
-// decodeKnown is the fast decoder of most events. It returns false for an event that needs decode.
-func (s *stream) decodeKnown(frame []byte) (e watch.Event, ok bool) {
+// decodeFast is the fast decoder of most events. It returns false for an event that needs decode.
+func (s *stream) decodeFast(frame []byte) (e watch.Event, ok bool) {
 	r := jsonscan.NewReader(frame)
 	var types, objects int
 	var o runtime.Object

@@ -70,7 +70,7 @@ func handedOver(initial bool, pieces ...string) (out []string) {
 	return out
 }
 
-func TestStream_HandsOverWhatCameTogether(t *testing.T) {
+func TestStream_BatchesEventsReceivedTogether(t *testing.T) {
 	t.Parallel()
 	added, modified, deleted := streamText(watch.Added, farEndpoint("a", 4)), streamText(watch.Modified, farEndpoint("b", 5)),
 		streamText(watch.Deleted, farEndpoint("c", 6))
@@ -102,7 +102,7 @@ func TestStream_HandsOverWhatCameTogether(t *testing.T) {
 }
 
 // A stopped stream ends even if its events are not received.
-func TestStream_StopEndsIt(t *testing.T) {
+func TestStream_StopWithoutReceiver_Ends(t *testing.T) {
 	t.Parallel()
 	s := newStream(kubeapi.CiliumEndpoints, "one", false)
 	var pieces []string
@@ -118,24 +118,24 @@ func TestStream_StopEndsIt(t *testing.T) {
 }
 
 // Most events take the fast path.
-func TestStream_KnowsEventsOfOtherNodes(t *testing.T) {
+func TestStream_EventsOfOtherNodes_UseFastPath(t *testing.T) {
 	t.Parallel()
 	s := newStream(kubeapi.CiliumEndpoints, "one", false)
 	for _, kind := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted} {
-		if e, ok := s.decodeKnown([]byte(streamText(kind, farEndpoint("a", 4)))); !ok || e.Type != kind {
+		if e, ok := s.decodeFast([]byte(streamText(kind, farEndpoint("a", 4)))); !ok || e.Type != kind {
 			t.Errorf("%s: %v, %v", kind, e, ok)
 		}
 	}
 	for _, text := range []string{streamText(watch.Bookmark, initialEnd), streamText(watch.Error, `{}`), `{"type":"ADDED"}`, `{"object":{}}`,
 		`{"type":"ADDED","type":"ADDED","object":` + farEndpoint("a", 4) + `}`} {
-		if _, ok := s.decodeKnown([]byte(text)); ok {
+		if _, ok := s.decodeFast([]byte(text)); ok {
 			t.Errorf("%s is known", text)
 		}
 	}
 }
 
-// TestTake_ABatchIsInOrder: of the events of one batch, the last one is applied last.
-func TestTake_ABatchIsInOrder(t *testing.T) {
+// TestTake_BatchIsInOrder: of the events of one batch, the last one is applied last.
+func TestTake_BatchIsInOrder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	last := small(t, "a", "192.0.2.3", "3")

@@ -192,8 +192,8 @@ func Read(path string) ([]byte, error) {
 	return io.ReadAll(file)
 }
 
-// SetAside quarantines a file that cannot be used, for a later analysis: it moves the file to the returned path. Only the latest such file is kept.
-func SetAside(path string) (string, error) {
+// Quarantine quarantines a file that cannot be used, for a later analysis: it moves the file to the returned path. Only the latest such file is kept.
+func Quarantine(path string) (string, error) {
 	to := path + ".bad"
 	if err := os.Rename(path, to); err != nil {
 		return "", fmt.Errorf("move a copy: %w", err)

@@ -54,7 +54,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestWrite_ReplacesAndKeepsToItself(t *testing.T) {
+func TestWrite_ReplacesFileWithPrivateMode(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lib", "k8s-snapshot")
 	for _, text := range []string{"one", "two"} {

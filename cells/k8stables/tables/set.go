@@ -110,15 +110,15 @@ func (s *Set) SetSource(txn statedb.WriteTxn, row sources.Source) error {
 	return nil
 }
 
-// Lacking returns the rows of a table that are missing in set, by key.
-func Lacking(txn statedb.ReadTxn, t Table, set map[string]k8sobjects.Row) map[string]k8sobjects.Row {
-	lacking := map[string]k8sobjects.Row{}
+// Missing returns the rows of a table that are missing in set, by key.
+func Missing(txn statedb.ReadTxn, t Table, set map[string]k8sobjects.Row) map[string]k8sobjects.Row {
+	missing := map[string]k8sobjects.Row{}
 	for row := range t.All(txn) {
 		if _, found := set[row.Key()]; !found {
-			lacking[row.Key()] = row
+			missing[row.Key()] = row
 		}
 	}
-	return lacking
+	return missing
 }
 
 // Replace replaces the rows of a table that mine selects by want.

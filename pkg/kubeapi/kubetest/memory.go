@@ -49,7 +49,7 @@ func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error)
 	l := n.listeners[address]
 	n.mu.Unlock()
 	if l == nil {
-		return nil, pipenet.Refused()
+		return nil, pipenet.ConnectionRefused()
 	}
 	return l.Dial(ctx)
 }

@@ -181,13 +181,13 @@ func (s *Server) Remove(r kubeapi.Resource, namespace, name string) bool {
 	return s.store.remove(r.String(), key(namespace, name))
 }
 
-// patience is the timeout of Await.
-const patience = 60 * time.Second
+// awaitTimeout is the timeout of Await.
+const awaitTimeout = 60 * time.Second
 
 // Await fails the test unless condition becomes true. It evaluates condition again after every change of an object and every request.
 func (s *Server) Await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(awaitTimeout)
 	for {
 		s.store.mu.Lock()
 		changed := s.store.changed
@@ -198,7 +198,7 @@ func (s *Server) Await(t testing.TB, what string, condition func() bool) {
 		select {
 		case <-changed:
 		case <-timeout:
-			t.Fatalf("waited %s in vain: %s", patience, what)
+			t.Fatalf("waited %s in vain: %s", awaitTimeout, what)
 		}
 	}
 }

@@ -25,16 +25,16 @@ func TestReplaced_WaitsForHooksOfSockets(t *testing.T) {
 		rows []*Attachment
 		want bool
 	}{
-		"sockets are not served":                       {all, true},
-		"one block is missing":                         {all[1:], false},
-		"no device":                                    {all[:2], false},
-		"a hook of sockets runs this generation":       {sockets(4, false, done), true},
-		"one shall keep a program of an earlier run":   {sockets(0, false, done), false},
-		"one waits":                                    {sockets(4, false, pending), false},
-		"one waits again, and was vacant":              {sockets(4, true, pending), false},
-		"one refuses and keeps what it had":            {sockets(4, false, failed), false},
-		"one refuses and has none":                     {sockets(4, true, failed), true},
-		"one has none and shall have none of this run": {sockets(0, true, failed), false},
+		"sockets are not served":                      {all, true},
+		"one block is missing":                        {all[1:], false},
+		"no device":                                   {all[:2], false},
+		"a hook of sockets runs this generation":      {sockets(4, false, done), true},
+		"one must keep a program of a previous run":   {sockets(0, false, done), false},
+		"one waits":                                   {sockets(4, false, pending), false},
+		"one waits again, and was vacant":             {sockets(4, true, pending), false},
+		"one fails and keeps its program":             {sockets(4, false, failed), false},
+		"one fails and has none":                      {sockets(4, true, failed), true},
+		"one has none and must have none of this run": {sockets(0, true, failed), false},
 	} {
 		db := statedb.New()
 		table, err := NewTable(db)

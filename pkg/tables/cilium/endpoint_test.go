@@ -52,14 +52,14 @@ func FuzzEndpoint(f *testing.F) {
 	f.Fuzz(func(t *testing.T, namespace, name, uid, addrs, node, host, port string, created int64, written uint64) {
 		all := []*string{&namespace, &name, &uid, &host, &port}
 		for _, text := range all {
-			if *text = strings.ToValidUTF8(*text, ""); !celltest.YAMLKeeps(*text) {
+			if *text = strings.ToValidUTF8(*text, ""); !celltest.YAMLRoundTrips(*text) {
 				return
 			}
 		}
 		want := EndpointFields{Namespace: namespace, Name: name, UID: uid, Created: created, Identity: uint32(created), Host: host, Written: written}
 		want.Node, _ = netip.ParseAddr(node)
 		for text := range strings.SplitSeq(addrs, ",") {
-			if addr, err := netip.ParseAddr(text); err == nil && celltest.YAMLKeeps(addr.Zone()) {
+			if addr, err := netip.ParseAddr(text); err == nil && celltest.YAMLRoundTrips(addr.Zone()) {
 				want.Addrs = append(want.Addrs, addr)
 			}
 		}
@@ -109,8 +109,8 @@ func FuzzEndpoint(f *testing.F) {
 	})
 }
 
-// TestEndpoint_LongNameIsRefused checks that a name longer than any name of an API server is an error and is not truncated.
-func TestEndpoint_LongNameIsRefused(t *testing.T) {
+// TestEndpoint_LongName_IsRejected checks that a name longer than any name of an API server is an error and is not truncated.
+func TestEndpoint_LongName_IsRejected(t *testing.T) {
 	t.Parallel()
 	text, err := json.Marshal(EndpointFields{Namespace: "a", Name: strings.Repeat("b", 1<<16)})
 	if err != nil {

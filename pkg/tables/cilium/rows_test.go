@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestEqual_SeesEveryField changes one field after the other: a field that Equal forgets would never reach the tables.
-func TestEqual_SeesEveryField(t *testing.T) {
+// TestEqual_ComparesEveryField changes one field after the other: a field that Equal forgets would never reach the tables.
+func TestEqual_ComparesEveryField(t *testing.T) {
 	t.Parallel()
 	everyField(t, Node{}, func(a, b *Node) bool { return a.Equal(b) })
 	everyField(t, EndpointFields{}, func(a, b *EndpointFields) bool { return NewEndpoint(*a).Equal(NewEndpoint(*b)) })

@@ -20,7 +20,7 @@ const (
 
 // Suffixes of the names of other files that the agent creates in the directory. Runtimes read neither.
 const (
-	AsideSuffix     = ".waggle_bak" // another writer's configuration that --cni-exclusive renamed
+	BackupSuffix    = ".waggle_bak" // another writer's configuration that --cni-exclusive renamed
 	TemporarySuffix = ".waggle_tmp" // temporary file during a write
 )
 

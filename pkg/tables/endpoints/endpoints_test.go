@@ -26,8 +26,8 @@ func full() *Endpoint {
 	}
 }
 
-// TestEqual_SeesEveryField checks that Equal compares every field: a forgotten field would never reach the datapath.
-func TestEqual_SeesEveryField(t *testing.T) {
+// TestEqual_ComparesEveryField checks that Equal compares every field: a forgotten field would never reach the datapath.
+func TestEqual_ComparesEveryField(t *testing.T) {
 	t.Parallel()
 	require.True(t, full().Equal(full()))
 	for i := range reflect.TypeFor[Endpoint]().NumField() {
@@ -39,8 +39,8 @@ func TestEqual_SeesEveryField(t *testing.T) {
 	}
 }
 
-// TestCompareAge_GoesByTheSerialAndThenByTheClock: clocks jump, serials do not. Files of the first version have no serial.
-func TestCompareAge_GoesByTheSerialAndThenByTheClock(t *testing.T) {
+// TestCompareAge_SerialThenClock: clocks jump, serials do not. Files of the first version have no serial.
+func TestCompareAge_SerialThenClock(t *testing.T) {
 	t.Parallel()
 	at := func(serial uint64, second int64, id uint16) *Endpoint {
 		return &Endpoint{ID: id, Serial: serial, CreatedAt: time.Unix(second, 0)}

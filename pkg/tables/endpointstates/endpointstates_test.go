@@ -15,7 +15,7 @@ func full() *EndpointState {
 		Log: []LogEntry{{Time: time.Unix(1, 0).UTC(), Failed: true, State: Ready, Message: "m"}}}
 }
 
-func TestEqual_SeesEveryFieldButTheLog(t *testing.T) {
+func TestEqual_ComparesEveryFieldExceptLog(t *testing.T) {
 	t.Parallel()
 	for i := range reflect.TypeFor[EndpointState]().NumField() {
 		name := reflect.TypeFor[EndpointState]().Field(i).Name
@@ -41,7 +41,7 @@ func TestRow_SurvivesJSONAndYAML(t *testing.T) {
 	require.Equal(t, full(), out)
 }
 
-func TestWithLog_IsBoundedAndLeavesTheOriginalAlone(t *testing.T) {
+func TestWithLog_IsBoundedAndKeepsOriginal(t *testing.T) {
 	t.Parallel()
 	row := &EndpointState{}
 	for i := range 2 * MaxLog {

@@ -84,7 +84,7 @@ func (p *Path) Is(o *Path) bool {
 // reachable if pods of the node have replied since the last probe.
 func (p *Path) State() State {
 	state := Worst(p.ICMP.State, p.HTTP.State)
-	if state == Unknown && p.Traffic.After(p.Asked()) {
+	if state == Unknown && p.Traffic.After(p.LastProbe()) {
 		return Reachable
 	}
 	return state
@@ -93,7 +93,7 @@ func (p *Path) State() State {
 // Evidence returns the basis of the state.
 func (p *Path) Evidence() Evidence {
 	switch state := p.State(); {
-	case state == Reachable && p.Traffic.After(p.Asked()):
+	case state == Reachable && p.Traffic.After(p.LastProbe()):
 		return ByTraffic
 	case state == Reachable || state == Unreachable:
 		return ByProbe
@@ -111,8 +111,8 @@ func Worst(a, b State) State {
 	return ""
 }
 
-// Asked returns the start of the last probe, zero before the first.
-func (p *Path) Asked() time.Time {
+// LastProbe returns the start of the last probe, zero before the first.
+func (p *Path) LastProbe() time.Time {
 	if p.HTTP.Asked.After(p.ICMP.Asked) {
 		return p.HTTP.Asked
 	}
@@ -138,7 +138,7 @@ func (*Path) TableHeader() []string {
 // TableRow implements statedb.TableWritable.
 func (p *Path) TableRow() []string {
 	return []string{printable.Text(p.Node), string(p.Kind), p.Addr.String(), string(p.State()), cmp.Or(string(p.Evidence()), "-"), p.ICMP.text(), p.HTTP.text(),
-		strconv.Itoa(max(p.ICMP.Strikes, p.HTTP.Strikes)), column.Time(p.Asked()), column.Time(p.Traffic), p.Problem()}
+		strconv.Itoa(max(p.ICMP.Strikes, p.HTTP.Strikes)), column.Time(p.LastProbe()), column.Time(p.Traffic), p.Problem()}
 }
 
 // text returns the latency of a reachable address.

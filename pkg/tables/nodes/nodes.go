@@ -92,7 +92,7 @@ func (*Node) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (n *Node) TableRow() []string {
-	var addrs, cidrs, refused []string
+	var addrs, cidrs, rejected []string
 	for _, a := range n.Addresses {
 		addrs = append(addrs, a.Type+"="+a.Addr.String())
 	}
@@ -104,12 +104,12 @@ func (n *Node) TableRow() []string {
 		cidrs = append(cidrs, text)
 	}
 	for _, r := range n.Refused[:min(len(n.Refused), shownRefusals)] {
-		refused = append(refused, r.String())
+		rejected = append(rejected, r.String())
 	}
 	if more := len(n.Refused) - shownRefusals; more > 0 {
-		refused = append(refused, strconv.Itoa(more)+" more")
+		rejected = append(rejected, strconv.Itoa(more)+" more")
 	}
-	return []string{printable.Text(n.Name), string(n.Source), strings.Join(addrs, ","), strings.Join(cidrs, ","), n.Receives.String(), strings.Join(refused, "; ")}
+	return []string{printable.Text(n.Name), string(n.Source), strings.Join(addrs, ","), strings.Join(cidrs, ","), n.Receives.String(), strings.Join(rejected, "; ")}
 }
 
 // shownRefusals limits the rejected claims in a line of the table: an object may hold thousands.

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestParseReceives_ReadsWhatAgentsWrite(t *testing.T) {
+func TestParseReceives_ReadsTextOfAgents(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Receives{
 		"direct":                      {Known: true, Direct: true},
@@ -25,7 +25,7 @@ func TestParseReceives_ReadsWhatAgentsWrite(t *testing.T) {
 	}
 }
 
-func FuzzParseReceives_SurvivesItsOwnText(f *testing.F) {
+func FuzzParseReceives_RoundTrip(f *testing.F) {
 	f.Add("direct,vxlan:8472:ipv4+ipv6")
 	f.Add("vxlan:8472:,vxlan:1:ipv6")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -53,13 +53,13 @@ const (
 	Blocked    Fault = "blocked"    // the node replies, but no packet arrives through the tunnel
 	OneWay     Fault = "one-way"    // packets of the peer arrive, packets of this node do not
 	Large      Fault = "size"       // large packets are lost
-	Spoilt     Fault = "checksum"   // TCP is lost, ICMP is not
+	Corrupted  Fault = "checksum"   // TCP is lost, ICMP is not
 	Aggregates Fault = "aggregates" // single segments pass and are lost when a device merges them
 	NotDirect  Fault = "not-direct" // packets of pods are lost without a tunnel, and the node replies
 )
 
 // Faults are all faults.
-var Faults = []Fault{Dead, Blocked, OneWay, Large, Spoilt, Aggregates, NotDirect}
+var Faults = []Fault{Dead, Blocked, OneWay, Large, Corrupted, Aggregates, NotDirect}
 
 // Test is one row. It is never changed in place.
 type Test struct {
@@ -167,12 +167,12 @@ func Carried(txn statedb.ReadTxn, table statedb.Table[*Test]) (bytes map[string]
 	return bytes, changed
 }
 
-// SpoiltPaths returns the names of the nodes to which a device of the underlay corrupts checksums, healed or not. changed is closed when the result may
+// CorruptedPaths returns the names of the nodes to which a device of the underlay corrupts checksums, healed or not. changed is closed when the result may
 // have changed.
-func SpoiltPaths(txn statedb.ReadTxn, table statedb.Table[*Test]) (nodes map[string]bool, changed <-chan struct{}) {
-	spoilt, changed := table.ListWatch(txn, ByFault(Spoilt))
+func CorruptedPaths(txn statedb.ReadTxn, table statedb.Table[*Test]) (nodes map[string]bool, changed <-chan struct{}) {
+	corrupted, changed := table.ListWatch(txn, ByFault(Corrupted))
 	nodes = map[string]bool{}
-	for t := range spoilt {
+	for t := range corrupted {
 		nodes[t.Node] = true
 	}
 	return nodes, changed

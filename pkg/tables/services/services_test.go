@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWithHealthCheck_WatchesOnlyThoseWithAPort checks that changes of services without a health check port, which are many, do not wake watchers of
+// TestWithHealthCheck_WatchesOnlyServicesWithPort checks that changes of services without a health check port, which are many, do not wake watchers of
 // the ports.
-func TestWithHealthCheck_WatchesOnlyThoseWithAPort(t *testing.T) {
+func TestWithHealthCheck_WatchesOnlyServicesWithPort(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	table, err := NewTable(db)

@@ -88,7 +88,7 @@ func TestSheet_JSONHasEachRow(t *testing.T) {
 	}
 }
 
-func TestSheet_NoFigureIsValidJSON(t *testing.T) {
+func TestSheet_WithoutFigures_IsValidJSON(t *testing.T) {
 	t.Parallel()
 	s := &Sheet{}
 	s.Add("nothing", "-", "", Value{math.NaN(), Ratio}, Limit{})

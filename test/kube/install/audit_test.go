@@ -54,7 +54,7 @@ func requests(t *testing.T, c *kube.Cluster) []kube.AuditEvent {
 }
 
 // used returns the requests of Waggle's accounts, from index first on, that the API server has allowed, and the ones that RBAC has denied.
-func used(t *testing.T, c *kube.Cluster, first int) (allowed map[use]bool, refused []string) {
+func used(t *testing.T, c *kube.Cluster, first int) (allowed map[use]bool, denied []string) {
 	t.Helper()
 	allowed = map[use]bool{}
 	for _, e := range requests(t, c)[first:] {
@@ -66,13 +66,13 @@ func used(t *testing.T, c *kube.Cluster, first int) (allowed map[use]bool, refus
 		u := use{strings.TrimPrefix(e.User.Username, accounts), strings.TrimSuffix(resource+"."+o.APIGroup, "."), e.Verb}
 		switch {
 		case e.ResponseStatus.Code == 403:
-			refused = append(refused, fmt.Sprintf("%s: %s %s", u.account, e.Verb, e.RequestURI))
+			denied = append(denied, fmt.Sprintf("%s: %s %s", u.account, e.Verb, e.RequestURI))
 		case resource != "":
 			allowed[u] = true
 		}
 	}
-	slices.Sort(refused)
-	return allowed, slices.Compact(refused)
+	slices.Sort(denied)
+	return allowed, slices.Compact(denied)
 }
 
 // rare maps verbs that only failures need to the tests that cause these failures.
@@ -95,9 +95,9 @@ func verbsAreExact(t *testing.T, c *kube.Cluster) {
 	live(t, c)
 	all := granted(t, c)
 	err := c.WaitFor(t.Context(), "each verb to be used", func() error {
-		have, refused := used(t, c, first)
-		if len(refused) > 0 {
-			t.Fatalf("RBAC refuses what is needed:\n%s", strings.Join(refused, "\n"))
+		have, denied := used(t, c, first)
+		if len(denied) > 0 {
+			t.Fatalf("RBAC refuses what is needed:\n%s", strings.Join(denied, "\n"))
 		}
 		var unused []string
 		for u := range maps.Keys(all) {

@@ -67,8 +67,8 @@ func realAPIServer(t *testing.T, c *kube.Cluster) (manifests string) {
 	t.Run("the definitions are established", func(t *testing.T) { established(t, c) })
 	t.Run("the policies have no warnings", func(t *testing.T) { withoutWarnings(t, c) })
 	t.Run("objects are checked", func(t *testing.T) { checked(t, c) })
-	t.Run("a token writes what is its node's", func(t *testing.T) { ownNode(t, c) })
-	t.Run("the cluster's account does what is printed", func(t *testing.T) { clusterAccount(t, c) })
+	t.Run("a token writes objects of its node", func(t *testing.T) { ownNode(t, c) })
+	t.Run("the cluster's account has the printed permissions", func(t *testing.T) { clusterAccount(t, c) })
 	return manifests
 }
 
@@ -80,7 +80,7 @@ func clusterAccount(t *testing.T, c *kube.Cluster) {
 	}
 	const leases = "/apis/coordination.k8s.io/v1/namespaces/"
 	for _, w := range []write{
-		writes("node-1")["annotation"], writes("node-1")["make the CiliumNode"], writes("node-1")["make an endpoint"],
+		writes("node-1")["annotation"], writes("node-1")["create the CiliumNode"], writes("node-1")["create an endpoint"],
 		{"PATCH", "/api/v1/nodes/node-1", merge, `{"spec": {"unschedulable": true}}`},
 		{"DELETE", "/api/v1/nodes/node-1", "json", ""},
 		{"PATCH", endpoints + "/any", merge, `{"status": {"id": 7}}`},
@@ -94,7 +94,7 @@ func clusterAccount(t *testing.T, c *kube.Cluster) {
 		{"POST", leases + "default/leases", "json", `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "waggle-cluster"}}`},
 		{"PUT", leases + "kube-system/leases/other", "json", `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}}`},
 	} {
-		refused(t, c, token, w, "cannot")
+		requireDenied(t, c, token, w, "cannot")
 	}
 }
 
@@ -176,7 +176,7 @@ func checked(t *testing.T, c *kube.Cluster) {
 			"networking": {"addressing": [{"ipv4": "10.0.0.7"}], "node": "192.0.2.1"}, "encryption": {"key": 0}, "named-ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
 			"service-account": "default", "waggle": {"uid": "u", "created": 1700000000, "node": "node-1"}}]}`, ""},
 		"slice of no list":        {"ciliumendpointslices", `{"kind": "CiliumEndpointSlice", "metadata": {"name": "x"}}`, "endpoints"},
-		"slice of nobody":         {"ciliumendpointslices", `{"kind": "CiliumEndpointSlice", "metadata": {"name": "x"}, "endpoints": [{"waggle": {}}]}`, "endpoints[0].waggle.uid"},
+		"slice without owner":     {"ciliumendpointslices", `{"kind": "CiliumEndpointSlice", "metadata": {"name": "x"}, "endpoints": [{"waggle": {}}]}`, "endpoints[0].waggle.uid"},
 		"endpoint in no state":    {"namespaces/default/ciliumendpoints", `{"kind": "CiliumEndpoint", "metadata": {"name": "x"}, "status": {"state": "happy"}}`, "status.state"},
 		"identity":                {"ciliumidentities", `{"kind": "CiliumIdentity", "metadata": {"name": "257"}, "security-labels": {"k8s:app": "cart"}}`, ""},
 		"identity without number": {"ciliumidentities", `{"kind": "CiliumIdentity", "metadata": {"name": "a"}, "security-labels": {}}`, "metadata.name"},
@@ -187,15 +187,15 @@ func checked(t *testing.T, c *kube.Cluster) {
 		"policy with a bad CIDR": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector": {}, "egress": [{"toCIDR": ["x"]}]}}`, "toCIDR"},
 		"group of CIDRs":         {"ciliumcidrgroups", `{"kind": "CiliumCIDRGroup", "metadata": {"name": "x"}, "spec": {"externalCIDRs": ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"]}}`, ""},
 		"group of names":         {"ciliumcidrgroups", `{"kind": "CiliumCIDRGroup", "metadata": {"name": "x"}, "spec": {"externalCIDRs": ["example.org"]}}`, "spec.externalCIDRs[0]"},
-		"policy of a subject that cannot be read": {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector":
+		"policy with an unreadable subject": {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector":
 			{"matchExpressions": [{"key": "app", "operator": "In"}]}}}`, "spec.endpointSelector.matchExpressions[0]"},
 		"policy of a subject with a key of nothing": {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "specs": [{"endpointSelector":
 			{"matchExpressions": [{"key": "k8s:", "operator": "Exists"}]}}]}`, "specs[0].endpointSelector.matchExpressions[0].key"},
 		"policy of a subject": {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector":
 			{"matchExpressions": [{"key": "k8s:app", "operator": "In", "values": ["a"]}, {"key": "b", "operator": "DoesNotExist", "values": []}]}}}`, ""},
-		"policy of nodes":           {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, ""},
-		"policy of nodes and pods":  {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "specs": [{"nodeSelector": {}, "endpointSelector": {}}]}`, "specs[0]"},
-		"policy of nodes elsewhere": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, "spec.endpointSelector"},
+		"policy of nodes":          {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, ""},
+		"policy of nodes and pods": {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "specs": [{"nodeSelector": {}, "endpointSelector": {}}]}`, "specs[0]"},
+		"policy of other nodes":    {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, "spec.endpointSelector"},
 	} {
 		var object map[string]any
 		if err := json.Unmarshal([]byte(o.object), &object); err != nil {
@@ -223,7 +223,7 @@ func allowed(ctx context.Context, t *testing.T, c *kube.Cluster, token string, w
 	}
 }
 
-func refused(t *testing.T, c *kube.Cluster, token string, w write, want string) {
+func requireDenied(t *testing.T, c *kube.Cluster, token string, w write, want string) {
 	t.Helper()
 	if err := w.send(t.Context(), c, token); err == nil || !strings.Contains(err.Error(), "403") || !strings.Contains(err.Error(), want) {
 		t.Errorf("%s %s %s: got %v, want 403 with %q", w.method, w.path, w.body, err, want)

@@ -56,16 +56,16 @@ func writes(node string) map[string]write {
 			`{"status": {"conditions": [{"type": "NetworkUnavailable", "status": "False", "reason": "WaggleIsUp"}]}}`},
 		"condition of paths": {"PATCH", "/api/v1/nodes/" + node + "/status", strategic,
 			`{"status": {"conditions": [{"type": "WaggleNetworkPathsDegraded", "status": "True", "reason": "PathsFailed"}]}}`},
-		"make the CiliumNode":   {"POST", "/apis/cilium.io/v2/ciliumnodes", "json", fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {}}`, node)},
+		"create the CiliumNode": {"POST", "/apis/cilium.io/v2/ciliumnodes", "json", fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {}}`, node)},
 		"change the CiliumNode": {"PATCH", "/apis/cilium.io/v2/ciliumnodes/" + node, merge, `{"spec": {"bootid": "2"}}`},
-		"make an endpoint":      {"POST", endpoints, "json", endpointOf("pod-"+node, node)},
+		"create an endpoint":    {"POST", endpoints, "json", endpointOf("pod-"+node, node)},
 		"change an endpoint":    {"PATCH", endpoints + "/pod-" + node, merge, `{"status": {"id": 7}}`},
 		"delete an endpoint":    {"DELETE", endpoints + "/pod-" + node, "json", ""},
 	}
 }
 
 // order lists the requests such that each follows its prerequisites.
-var order = []string{"annotation", "condition", "condition of paths", "make the CiliumNode", "change the CiliumNode", "make an endpoint", "change an endpoint", "delete an endpoint"}
+var order = []string{"annotation", "condition", "condition of paths", "create the CiliumNode", "change the CiliumNode", "create an endpoint", "change an endpoint", "delete an endpoint"}
 
 func ownNode(t *testing.T, c *kube.Cluster) {
 	const own, other = "node-1", "node-2"
@@ -78,30 +78,30 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 		allowed(t.Context(), t, c, token, all[name])
 	}
 	allowed(t.Context(), t, c, token, withoutTaint(t, c, own))
-	const whose, nobody = "may write only what belongs to its own node, node-1", "names no node"
-	refused(t, c, token, withoutTaint(t, c, other), whose)
+	const whose, noNode = "may write only what belongs to its own node, node-1", "names no node"
+	requireDenied(t, c, token, withoutTaint(t, c, other), whose)
 	loose := looseToken(t, c)
-	for _, name := range []string{"annotation", "condition", "condition of paths", "make the CiliumNode", "make an endpoint"} {
-		refused(t, c, token, writes(other)[name], whose)
-		refused(t, c, loose, writes(other)[name], nobody)
+	for _, name := range []string{"annotation", "condition", "condition of paths", "create the CiliumNode", "create an endpoint"} {
+		requireDenied(t, c, token, writes(other)[name], whose)
+		requireDenied(t, c, loose, writes(other)[name], noNode)
 	}
-	refused(t, c, loose, all["change the CiliumNode"], nobody)
+	requireDenied(t, c, loose, all["change the CiliumNode"], noNode)
 
 	// Objects of the other node, created by that node's agent.
 	otherToken, err := c.Token(t.Context(), kube.AgentAccount, other)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"make the CiliumNode", "make an endpoint"} {
+	for _, name := range []string{"create the CiliumNode", "create an endpoint"} {
 		allowed(t.Context(), t, c, otherToken, writes(other)[name])
 	}
 	for _, name := range []string{"change the CiliumNode", "change an endpoint", "delete an endpoint"} {
-		refused(t, c, token, writes(other)[name], whose)
+		requireDenied(t, c, token, writes(other)[name], whose)
 	}
 	take := write{"PATCH", endpoints + "/pod-" + other, merge, `{"metadata": {"labels": {"waggle.io/node": "node-1"}}}`}
-	refused(t, c, token, take, whose)
+	requireDenied(t, c, token, take, whose)
 	give := write{"PATCH", endpoints + "/pod-" + own, merge, `{"metadata": {"labels": {"waggle.io/node": "node-2"}}}`}
-	refused(t, c, token, give, whose)
+	requireDenied(t, c, token, give, whose)
 	partsOfOwnNode(t, c, token, own)
 	rangesOfOwnNode(t, c, token, own)
 	allowed(t.Context(), t, c, token, all["delete an endpoint"])
@@ -110,8 +110,8 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	if err := c.MergePatch(t.Context(), "/api/v1/nodes/"+other, `{"metadata": {"labels": {"a": "b"}}}`); err != nil {
 		t.Error(err)
 	}
-	refused(t, c, token, write{"DELETE", "/api/v1/nodes/" + own, "json", ""}, "cannot delete resource")
-	refused(t, c, token, write{"DELETE", "/apis/cilium.io/v2/ciliumnodes/" + own, "json", ""}, "cannot delete resource")
+	requireDenied(t, c, token, write{"DELETE", "/api/v1/nodes/" + own, "json", ""}, "cannot delete resource")
+	requireDenied(t, c, token, write{"DELETE", "/apis/cilium.io/v2/ciliumnodes/" + own, "json", ""}, "cannot delete resource")
 }
 
 // partsOfOwnNode checks that an agent can change only certain parts of its own Node.
@@ -127,7 +127,7 @@ func partsOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 			{"PATCH", path + "/status", merge, `{"status": {"capacity": {"cpu": "1000"}}}`}},
 	} {
 		for _, w := range writes {
-			refused(t, c, token, w, want)
+			requireDenied(t, c, token, w, want)
 		}
 	}
 }
@@ -146,23 +146,23 @@ func rangesOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 		t.Fatal(err)
 	}
 	const never, onlyHad = "may not write pod CIDRs into its CiliumNode", "only pod CIDRs that its CiliumNode has or had"
-	refused(t, c, token, ranges(`["10.0.0.0/8"]`), never)
-	refused(t, c, token, noted(`"10.0.0.0/8"`), onlyHad)
+	requireDenied(t, c, token, ranges(`["10.0.0.0/8"]`), never)
+	requireDenied(t, c, token, noted(`"10.0.0.0/8"`), onlyHad)
 	allowed(t.Context(), t, c, cluster, ranges(`["10.244.1.0/24", "fd00::100/120"]`))
 	allowed(t.Context(), t, c, token, writes(node)["change the CiliumNode"])
 	for _, list := range []string{`["10.244.1.0/24", "fd00::100/120", "192.0.2.0/24"]`, `["10.244.0.0/16"]`, `["10.244.1.0/25"]`} {
-		refused(t, c, token, ranges(list), never)
+		requireDenied(t, c, token, ranges(list), never)
 	}
-	refused(t, c, token, noted(`"10.244.1.0/24,10.244.2.0/24"`), onlyHad)
+	requireDenied(t, c, token, noted(`"10.244.1.0/24,10.244.2.0/24"`), onlyHad)
 	allowed(t.Context(), t, c, token, noted(`"10.244.1.0/24,fd00::100/120"`))
 	allowed(t.Context(), t, c, cluster, ranges(`["10.244.7.0/24", "fd00::100/120"]`))
-	refused(t, c, token, ranges(`["10.244.1.0/24", "fd00::100/120"]`), never)
+	requireDenied(t, c, token, ranges(`["10.244.1.0/24", "fd00::100/120"]`), never)
 	allowed(t.Context(), t, c, token, noted(`"10.244.1.0/24,10.244.7.0/24"`))
 	allowed(t.Context(), t, c, token, noted(`"10.244.7.0/24"`))
-	refused(t, c, token, noted(`"10.244.1.0/24,10.244.7.0/24"`), onlyHad)
+	requireDenied(t, c, token, noted(`"10.244.1.0/24,10.244.7.0/24"`), onlyHad)
 	allowed(t.Context(), t, c, token, ranges(`["10.244.7.0/24"]`))
 	allowed(t.Context(), t, c, token, ranges("null"))
-	refused(t, c, token, write{"POST", "/apis/cilium.io/v2/ciliumnodes?dryRun=All", "json",
+	requireDenied(t, c, token, write{"POST", "/apis/cilium.io/v2/ciliumnodes?dryRun=All", "json",
 		fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {"ipam": {"podCIDRs": ["10.0.0.0/8"]}}}`, node)}, never)
 }
 

@@ -48,7 +48,7 @@ func (w *world) removed(t *testing.T) {
 	if _, err := talking.WaitCounts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before := talking.Until(t, "answers", kube.Anybody)
+	before := talking.Until(t, "answers", kube.AnyServer)
 	w.rollOut(t, slices.Concat(dualStack, native))
 	w.status(t, "Native", "True")
 	for _, n := range w.Nodes {
@@ -57,12 +57,12 @@ func (w *world) removed(t *testing.T) {
 		}
 	}
 	w.rules(t, false)
-	alone := talking.Until(t, "answers without kube-proxy", kube.Anybody)
+	alone := talking.Until(t, "answers without kube-proxy", kube.AnyServer)
 	for name, count := range alone {
 		if failed := count.Failed - before[name].Failed; failed > 0 {
 			t.Logf("%s: %d failed during the change; the last: %q", name, failed, count.Errors)
 		}
 	}
 	w.served(t)
-	talking.Lost(t, alone, talking.Until(t, "more answers without kube-proxy", kube.Anybody))
+	talking.Lost(t, alone, talking.Until(t, "more answers without kube-proxy", kube.AnyServer))
 }

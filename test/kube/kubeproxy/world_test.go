@@ -121,9 +121,9 @@ func (w *world) rules(t *testing.T, want bool) {
 // at the cluster IPs. Each pod is also a client of its own Service.
 func (w *world) served(t *testing.T) {
 	t.Helper()
-	clients := map[string]kube.Asker{
-		"pod one": w.PodAsker(t.Context(), "one"), "pod two": w.PodAsker(t.Context(), "two"),
-		w.one.Name: w.one.Asker(t.Context()), w.two.Name: w.two.Asker(t.Context()),
+	clients := map[string]kube.Requester{
+		"pod one": w.PodRequester(t.Context(), "one"), "pod two": w.PodRequester(t.Context(), "two"),
+		w.one.Name: w.one.Requester(t.Context()), w.two.Name: w.two.Requester(t.Context()),
 	}
 	var asking sync.WaitGroup
 	for _, s := range []service{one, two} {
@@ -131,7 +131,7 @@ func (w *world) served(t *testing.T) {
 		for name, from := range clients {
 			asking.Go(func() { w.answers(t, name, from, s, append(kube.BothTargets("80", s.ipv4, s.ipv6), nodePort...)) })
 		}
-		asking.Go(func() { w.answers(t, "outside", w.OutsideAsker(t.Context()), s, nodePort) })
+		asking.Go(func() { w.answers(t, "outside", w.OutsideRequester(t.Context()), s, nodePort) })
 	}
 	asking.Wait()
 	w.policy(t)
@@ -141,16 +141,16 @@ func (w *world) served(t *testing.T) {
 func (w *world) policy(t *testing.T) {
 	t.Helper()
 	targets := kube.BothTargets("80", guarded.ipv4, guarded.ipv6)
-	w.answers(t, "pod one", w.PodAsker(t.Context(), "one"), guarded, targets)
+	w.answers(t, "pod one", w.PodRequester(t.Context(), "one"), guarded, targets)
 	for _, pod := range []string{"two", "three"} {
-		if err := kube.Silent(w.PodAsker(t.Context(), pod, "-within", "2s"), targets...); err != nil {
+		if err := kube.Silent(w.PodRequester(t.Context(), pod, "-within", "2s"), targets...); err != nil {
 			t.Errorf("pod %s to Service guarded: %v", pod, err)
 		}
 	}
 }
 
 // answers waits until the server of a Service answers all targets. kube-proxy may replace the client's address, so any address is accepted.
-func (w *world) answers(t *testing.T, client string, from kube.Asker, s service, targets []string) {
+func (w *world) answers(t *testing.T, client string, from kube.Requester, s service, targets []string) {
 	t.Helper()
 	anonymous := func(targets ...string) ([]string, error) {
 		got, err := from(targets...)

@@ -37,13 +37,13 @@ func (c Cluster) Churn(ctx context.Context, config *rest.Config, perSecond int, 
 		return err
 	})
 	if ctx.Err() != nil { // requests that the end of the context interrupted are not failures
-		return c.bringBack(context.WithoutCancel(ctx), clients, int(last.Load()))
+		return c.restore(context.WithoutCancel(ctx), clients, int(last.Load()))
 	}
 	return err
 }
 
-// bringBack creates the pods that are deleted after the event with a number: those of its block and of the neighbouring blocks.
-func (c Cluster) bringBack(ctx context.Context, clients clients, event int) error {
+// restore creates the pods that are deleted after the event with a number: those of its block and of the neighbouring blocks.
+func (c Cluster) restore(ctx context.Context, clients clients, event int) error {
 	block := event / (2 * gap)
 	for number := max(0, (block-1)*gap); number < (block+2)*gap; number++ {
 		if err := c.createEndpoint(ctx, clients, number%c.Pods, number/c.Pods+1); err != nil && !apierrors.IsAlreadyExists(err) {

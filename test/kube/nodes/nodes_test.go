@@ -13,8 +13,8 @@ import (
 
 const notReadyTaint = "node.cilium.io/agent-not-ready"
 
-// TestPrivilegedNodes_OfARealKubernetes runs the lifecycle of a cluster of three nodes. After each step it checks the clients that run continuously.
-func TestPrivilegedNodes_OfARealKubernetes(t *testing.T) {
+// TestPrivilegedNodes_Lifecycle runs the lifecycle of a cluster of three nodes. After each step it checks the clients that run continuously.
+func TestPrivilegedNodes_Lifecycle(t *testing.T) {
 	w := newWorld(t)
 	t.Run("pods of all nodes reach each other", w.reach)
 	t.Run("services with servers on other nodes", w.services)
@@ -23,7 +23,7 @@ func TestPrivilegedNodes_OfARealKubernetes(t *testing.T) {
 	if t.Failed() {
 		return // the clients of later steps would only time out
 	}
-	t.Run("a node is drained, goes and joins again", w.rejoined)
+	t.Run("a node is drained, leaves and joins again", w.rejoined)
 	t.Run("the DaemonSet is rolled over", w.rolledOver)
 	for _, n := range w.Nodes {
 		if stacks, err := n.ReadFile("/run/waggle/wedge.txt"); err == nil {
@@ -52,9 +52,9 @@ func (w *world) reach(t *testing.T) {
 				continue
 			}
 			pods := kube.BothTargets("8080", w.ips[to]...)
-			w.ask(t, w.PodAsker(t.Context(), from), to, w.ips[from], pods...)
-			w.ask(t, n.Asker(t.Context()), to, w.internal(t, n), pods...)
-			w.ask(t, w.PodAsker(t.Context(), from), other.Name, []string{n.IPv4, n.IPv6}, kube.BothTargets("8080", other.IPv4, other.IPv6)...)
+			w.request(t, w.PodRequester(t.Context(), from), to, w.ips[from], pods...)
+			w.request(t, n.Requester(t.Context()), to, w.internal(t, n), pods...)
+			w.request(t, w.PodRequester(t.Context(), from), other.Name, []string{n.IPv4, n.IPv6}, kube.BothTargets("8080", other.IPv4, other.IPv6)...)
 		}
 	}
 }
@@ -66,16 +66,16 @@ func (w *world) services(t *testing.T) {
 	}
 	inside, nodePort := kube.BothTargets("80", twoIPv4, twoIPv6), func(n *kube.Node) []string { return kube.BothTargets(twoPort, n.IPv4, n.IPv6) }
 	for name, n := range w.servers() {
-		w.ask(t, w.PodAsker(t.Context(), name), "two", w.ips[name], inside...)
+		w.request(t, w.PodRequester(t.Context(), name), "two", w.ips[name], inside...)
 		own := w.internal(t, n)
-		w.ask(t, n.Asker(t.Context()), "two", own, inside...)
+		w.request(t, n.Requester(t.Context()), "two", own, inside...)
 		seen := own
 		if n == w.two {
 			seen = kube.ServerAddresses()
 		}
-		w.ask(t, w.OutsideAsker(t.Context()), "two", seen, nodePort(n)...)
+		w.request(t, w.OutsideRequester(t.Context()), "two", seen, nodePort(n)...)
 	}
-	w.ask(t, w.PodAsker(t.Context(), "one"), "two", w.internal(t, w.three), nodePort(w.three)...)
+	w.request(t, w.PodRequester(t.Context(), "one"), "two", w.internal(t, w.three), nodePort(w.three)...)
 }
 
 // talk starts the clients that run until the end of the test.
@@ -95,7 +95,7 @@ func (w *world) talk(t *testing.T) {
 	if _, err := w.talking.WaitCounts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.talking.Until(t, "answers", kube.Anybody)
+	w.talking.Until(t, "answers", kube.AnyServer)
 }
 
 // direct returns targets for direct connections to a pod: one connection per request, and one kept connection.
@@ -105,12 +105,12 @@ func direct(ips []string) []string {
 
 // rejoined drains the third node, stops it and deletes its Node; then the node registers again with another pod range.
 func (w *world) rejoined(t *testing.T) {
-	before, ranges := w.talking.Until(t, "answers", kube.Anybody), w.podRanges(t)
+	before, ranges := w.talking.Until(t, "answers", kube.AnyServer), w.podRanges(t)
 	w.drain(t)
 	if err := errors.Join(w.three.PowerOff(), w.Delete(t.Context(), "/api/v1/nodes/"+w.three.Name)); err != nil {
 		t.Fatal(err)
 	}
-	w.talking.Until(t, "answers without a node", kube.Anybody)
+	w.talking.Until(t, "answers without a node", kube.AnyServer)
 	if err := errors.Join(w.three.PowerOn(t.Context()), w.three.StartKubelet()); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func (w *world) drain(t *testing.T) {
 
 // rolledOver replaces all agents.
 func (w *world) rolledOver(t *testing.T) {
-	before := w.talking.Until(t, "answers", kube.Anybody)
+	before := w.talking.Until(t, "answers", kube.AnyServer)
 	old, err := w.AgentPods(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -187,8 +187,8 @@ func (w *world) rolledOver(t *testing.T) {
 	if err != nil || len(now) != len(w.Nodes) || slices.ContainsFunc(now, func(pod string) bool { return slices.Contains(old, pod) }) {
 		t.Fatalf("the agents were %v and are %v, %v", old, now, err)
 	}
-	w.talking.Lost(t, before, w.talking.Until(t, "answers with new agents", kube.Anybody))
-	w.allowed.Until(t, "answers with new agents", kube.Anybody)
+	w.talking.Lost(t, before, w.talking.Until(t, "answers with new agents", kube.AnyServer))
+	w.allowed.Until(t, "answers with new agents", kube.AnyServer)
 	w.stillDenied(t)
 	w.reach(t)
 }

@@ -44,7 +44,7 @@ func (w *world) policies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.allowed.Until(t, "answers", kube.Anybody)
+	w.allowed.Until(t, "answers", kube.AnyServer)
 	w.stillDenied(t)
 	w.egress(t)
 	w.revoked(t)
@@ -54,8 +54,8 @@ func (w *world) policies(t *testing.T) {
 func (w *world) egress(t *testing.T) {
 	t.Helper()
 	w.serve(t, kube.Server("restrained", w.one))
-	w.ask(t, w.PodAsker(t.Context(), "restrained"), "two", w.ips["restrained"], kube.BothTargets("8080", w.ips["two"]...)...)
-	if err := kube.Silent(w.PodAsker(t.Context(), "restrained", "-within", briefly), kube.BothTargets("8080", w.ips["three"]...)...); err != nil {
+	w.request(t, w.PodRequester(t.Context(), "restrained"), "two", w.ips["restrained"], kube.BothTargets("8080", w.ips["two"]...)...)
+	if err := kube.Silent(w.PodRequester(t.Context(), "restrained", "-within", briefly), kube.BothTargets("8080", w.ips["three"]...)...); err != nil {
 		t.Error(err)
 	}
 }
@@ -64,12 +64,12 @@ func (w *world) egress(t *testing.T) {
 func (w *world) revoked(t *testing.T) {
 	t.Helper()
 	w.guard(t, "nobody", "DENIED")
-	if err := kube.Silent(w.PodAsker(t.Context(), "allowed", "-within", briefly), kube.BothTargets("8080", w.ips["guarded"]...)...); err != nil {
+	if err := kube.Silent(w.PodRequester(t.Context(), "allowed", "-within", briefly), kube.BothTargets("8080", w.ips["guarded"]...)...); err != nil {
 		t.Errorf("once the policy denies it: %v", err)
 	}
 	w.stopped(t, w.allowed)
 	w.guard(t, "yes", "ALLOWED")
-	w.allowed.Until(t, "answers again", kube.Anybody)
+	w.allowed.Until(t, "answers again", kube.AnyServer)
 }
 
 // guard allows pods with a label to connect to the guarded server, and waits until the server's node reports the verdict for the allowed client.
@@ -104,7 +104,7 @@ func (w *world) stillDenied(t *testing.T) {
 		if now, err = w.denied.Counts(t.Context()); err != nil {
 			return err
 		}
-		return asked(before, now)
+		return requestsCounted(before, now)
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func (w *world) stillDenied(t *testing.T) {
 			t.Errorf("%s: %d of %d questions were answered: %v", name, one.Good, one.Asked, one.Answers)
 		}
 	}
-	for _, from := range []kube.Asker{w.PodAsker(t.Context(), "three", "-within", briefly), w.three.Asker(t.Context(), "-within", briefly)} {
+	for _, from := range []kube.Requester{w.PodRequester(t.Context(), "three", "-within", briefly), w.three.Requester(t.Context(), "-within", briefly)} {
 		if err := kube.Silent(from, kube.BothTargets("8080", w.ips["guarded"]...)...); err != nil {
 			t.Error(err)
 		}
@@ -139,14 +139,14 @@ func (w *world) stopped(t *testing.T, clients *kube.Clients) {
 				return fmt.Errorf("%s: answers", name)
 			}
 		}
-		return asked(before, now)
+		return requestsCounted(before, now)
 	}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// asked returns nil if each target has received the required number of requests.
-func asked(before, now map[string]kube.Count) (err error) {
+// requestsCounted returns nil if each target has received the required number of requests.
+func requestsCounted(before, now map[string]kube.Count) (err error) {
 	for name, one := range now {
 		if n := one.Asked - before[name].Asked; n < questions {
 			err = errors.Join(err, fmt.Errorf("%s: %d questions", name, n))

@@ -92,8 +92,8 @@ func (w *world) tunnels(t *testing.T, n *kube.Node) {
 	}
 }
 
-// ask waits until a server answers all targets and reports the client address of the target's family.
-func (w *world) ask(t *testing.T, from kube.Asker, server string, clients []string, targets ...string) {
+// request waits until a server answers all targets and reports the client address of the target's family.
+func (w *world) request(t *testing.T, from kube.Requester, server string, clients []string, targets ...string) {
 	t.Helper()
 	var want []string
 	for _, target := range targets {

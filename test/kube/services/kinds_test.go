@@ -59,13 +59,13 @@ func local(t *testing.T, w *world) {
 // empty requires that clients of a Service without endpoints get rejections in pods, on nodes and outside.
 func empty(t *testing.T, s *stays) {
 	cluster := s.service(t, "empty", "NodePort", 82, "app: nobody", "")
-	s.refused(t, s.pod(t, "one"), "80", cluster...)
-	s.refused(t, s.node(t, s.a), "80", cluster...)
-	s.refused(t, s.outside(t), "30082", s.a.IPv4, s.a.IPv6)
+	s.requireRejected(t, s.pod(t, "one"), "80", cluster...)
+	s.requireRejected(t, s.node(t, s.a), "80", cluster...)
+	s.requireRejected(t, s.outside(t), "30082", s.a.IPv4, s.a.IPv6)
 }
 
-// refused waits until all addresses reject requests. A connected UDP socket reports the ICMP error.
-func (w *world) refused(t *testing.T, from kube.Asker, port string, addresses ...string) {
+// requireRejected waits until all addresses reject requests. A connected UDP socket reports the ICMP error.
+func (w *world) requireRejected(t *testing.T, from kube.Requester, port string, addresses ...string) {
 	t.Helper()
 	targets := append(kube.Targets("tcp", port, addresses...), kube.Targets("udp-connected", port, addresses...)...)
 	if err := w.WaitFor(t.Context(), "refusals", func() error { return refusal(from, targets...) }); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedServices_OfARealKubernetes runs the lifecycle of Services on one cluster. After each step it checks the clients that run continuously.
-func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
+// TestPrivilegedServices_Lifecycle runs the lifecycle of Services on one cluster. After each step it checks the clients that run continuously.
+func TestPrivilegedServices_Lifecycle(t *testing.T) {
 	w := newWorld(t)
 	if err := w.Apply(t.Context(), web); err != nil {
 		t.Fatal(err)
@@ -24,25 +24,25 @@ func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
 	if _, err := c.WaitCounts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.Until(t, "answers", kube.Anybody)
+	c.Until(t, "answers", kube.AnyServer)
 	t.Run("beside each other", func(t *testing.T) {
 		parallel := func(name string, test func(*testing.T)) {
 			t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
 		}
 		parallel("all servers are replaced", func(t *testing.T) { c.replaced(t, func() error { return nil }) })
 		parallel("traffic policy Local", func(t *testing.T) { local(t, w) })
-		parallel("nobody serves", func(t *testing.T) { empty(t, s) })
+		parallel("no server", func(t *testing.T) { empty(t, s) })
 		parallel("host port", func(t *testing.T) { hostPort(t, w) })
 		parallel("names and the API server", func(t *testing.T) { names(t, w) })
 		parallel("affinity", func(t *testing.T) { affinity(t, s) })
 		parallel("ranges of clients", func(t *testing.T) { ranges(t, s) })
 		parallel("external addresses", func(t *testing.T) { external(t, s) })
 		parallel("internal traffic policy Local", func(t *testing.T) { near(t, s) })
-		parallel("a server asks itself", func(t *testing.T) { hairpin(t, s) })
+		parallel("a server connects to itself", func(t *testing.T) { hairpin(t, s) })
 		parallel("a server on the network of its node", func(t *testing.T) { hostNetwork(t, s) })
 		parallel("names without an address", func(t *testing.T) { withoutAddress(t, s) })
-		parallel("a server that is not ready", func(t *testing.T) { unready(t, s) })
-		parallel("a server that was told to end", func(t *testing.T) { ending(t, s) })
+		parallel("an unready server", func(t *testing.T) { unready(t, s) })
+		parallel("a terminating server", func(t *testing.T) { ending(t, s) })
 		parallel("masquerade", func(t *testing.T) { masquerade(t, s) })
 		parallel("another address of a node", func(t *testing.T) { anotherAddress(t, w) })
 	})
@@ -56,7 +56,7 @@ func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
 			return err
 		})
 	})
-	t.Run("the API server is away", func(t *testing.T) { away(t, c) })
+	t.Run("the API server is unreachable", func(t *testing.T) { serverUnreachable(t, c) })
 	for _, n := range w.Nodes {
 		if stacks, err := n.ReadFile("/run/waggle/wedge.txt"); err == nil {
 			t.Errorf("an agent of %s has said that something hangs:\n%.2000s", n.Name, stacks)
@@ -79,7 +79,7 @@ func (w *world) webPods(t *testing.T) (names []string, err error) {
 // replaced replaces all servers and requires that no connection fails and that UDP sockets switch to the new servers.
 func (c *clients) replaced(t *testing.T, disturb func() error) {
 	t.Helper()
-	before := c.Until(t, "answers", kube.Anybody)
+	before := c.Until(t, "answers", kube.AnyServer)
 	old, err := c.webPods(t)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func (c *clients) replaced(t *testing.T, disturb func() error) {
 
 // otherPort changes the target port of the UDP Service.
 func otherPort(t *testing.T, c *clients) {
-	before := c.Until(t, "answers", kube.Anybody)
+	before := c.Until(t, "answers", kube.AnyServer)
 	if err := c.MergePatch(t.Context(), "/api/v1/namespaces/default/services/time",
 		`{"spec": {"ports": [{"port": 80, "protocol": "UDP", "targetPort": 8081, "nodePort": 30081}]}}`); err != nil {
 		t.Fatal(err)
@@ -139,13 +139,13 @@ func kill(t *testing.T, n *kube.Node) error {
 	return n.Kill(t.Context(), "/usr/bin/waggle-agent --config-dir")
 }
 
-// away stops the API server and kills an agent meanwhile; the new agent starts from its snapshot on disk.
-func away(t *testing.T, c *clients) {
-	before := c.Until(t, "answers", kube.Anybody)
+// serverUnreachable stops the API server and kills an agent meanwhile; the new agent starts from its snapshot on disk.
+func serverUnreachable(t *testing.T, c *clients) {
+	before := c.Until(t, "answers", kube.AnyServer)
 	if err := c.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	c.Until(t, "answers without an API server", kube.Anybody)
+	c.Until(t, "answers without an API server", kube.AnyServer)
 	if err := kill(t, c.b); err != nil {
 		t.Fatal(err)
 	}
@@ -158,14 +158,14 @@ func away(t *testing.T, c *clients) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	c.Until(t, "answers without an API server and with a new agent", kube.Anybody)
+	c.Until(t, "answers without an API server and with a new agent", kube.AnyServer)
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.WaitFor(t.Context(), "the agents to be synced", func() error { return errors.Join(synced(t, c.a), synced(t, c.b)) }); err != nil {
 		t.Fatal(err)
 	}
-	c.Lost(t, before, c.Until(t, "answers with the API server", kube.Anybody))
+	c.Lost(t, before, c.Until(t, "answers with the API server", kube.AnyServer))
 }
 
 // serviceTables are the tables of objects that define Services.

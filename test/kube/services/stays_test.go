@@ -73,23 +73,23 @@ func affinity(t *testing.T, s *stays) {
 	served := map[string]bool{}
 	for _, client := range []struct {
 		who     string
-		from    kube.Asker
+		from    kube.Requester
 		targets []string
 	}{{"a pod", s.pod(t, "one"), inside}, {"another pod", s.pod(t, "three"), inside}, {"a node", s.node(t, s.a), inside}, {"outside", s.outside(t), nodes}} {
-		ask := func(targets []string) (answers []string) {
+		request := func(targets []string) (answers []string) {
 			if err := s.WaitFor(t.Context(), "answers for "+client.who, func() (err error) { answers, err = client.from(targets...); return err }); err != nil {
 				t.Fatal(err)
 			}
 			return answers
 		}
 		// Each of several concurrent requests can be the first one.
-		first := ask(client.targets)
+		first := request(client.targets)
 		const questions = 10
 		var again []string
 		for _, target := range client.targets {
 			again = append(again, slices.Repeat([]string{target}, questions)...)
 		}
-		for i, answer := range ask(again) {
+		for i, answer := range request(again) {
 			had, _, _ := strings.Cut(first[i/questions], " ")
 			if now, _, _ := strings.Cut(answer, " "); now != had {
 				t.Errorf("%s came to %s and then to %s by %s", client.who, had, now, again[i])

@@ -17,8 +17,8 @@ const (
 	endpointPath = "/apis/cilium.io/v2/namespaces/default/ciliumendpoints"
 )
 
-// TestPrivilegedClusterRole_GivesCIDRsAndCleansUp runs two replicas on a cluster whose controller manager allocates no CIDRs, and kills the leader.
-func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
+// TestPrivilegedClusterRole_AllocatesCIDRsAndCleansUp runs two replicas on a cluster whose controller manager allocates no CIDRs, and kills the leader.
+func TestPrivilegedClusterRole_AllocatesCIDRsAndCleansUp(t *testing.T) {
 	t.Parallel()
 	c := kube.Start(t, kube.Options{Nodes: 2, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
 	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "cluster-pool-ipv4-cidr="+clusterPool,
@@ -26,7 +26,7 @@ func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	replicas := replicasOnBothNodes(t, c)
-	cidrs := givenCIDRs(t, c)
+	cidrs := assignedCIDRs(t, c)
 	for i, n := range c.Nodes {
 		name := fmt.Sprint("on-", i)
 		if err := c.RunPod(t.Context(), kube.Pod{Name: name, Node: n.Name}); err != nil {
@@ -45,8 +45,8 @@ func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
 	if err := c.Delete(t.Context(), "/api/v1/namespaces/default/pods/later?gracePeriodSeconds=0"); err != nil {
 		t.Fatal(err)
 	}
-	staleEndpointGoes(t, c)
-	freedCIDRIsGivenAgain(t, c, cidrs)
+	staleEndpointIsDeleted(t, c)
+	freedCIDRIsReassigned(t, c, cidrs)
 }
 
 // slicesAreRead waits until each node knows the pods, and reads the other node's pods from CiliumEndpointSlices and no longer from CiliumEndpoints.
@@ -113,8 +113,8 @@ func replicasOnBothNodes(t *testing.T, c *kube.Cluster) map[string]string {
 	return found
 }
 
-// givenCIDRs returns the CIDRs of the CiliumNodes and requires one per node, all different and from the pool.
-func givenCIDRs(t *testing.T, c *kube.Cluster) map[string]string {
+// assignedCIDRs returns the CIDRs of the CiliumNodes and requires one per node, all different and from the pool.
+func assignedCIDRs(t *testing.T, c *kube.Cluster) map[string]string {
 	t.Helper()
 	cidrs := map[string]string{}
 	for _, n := range c.Nodes {
@@ -183,8 +183,8 @@ func takeover(t *testing.T, c *kube.Cluster, replicas map[string]string) {
 	replicasOnBothNodes(t, c) // the killed replica is started again
 }
 
-// staleEndpointGoes creates a CiliumEndpoint whose Pod never existed, beside those of running pods, and waits until it is deleted.
-func staleEndpointGoes(t *testing.T, c *kube.Cluster) {
+// staleEndpointIsDeleted creates a CiliumEndpoint whose Pod never existed, beside those of running pods, and waits until it is deleted.
+func staleEndpointIsDeleted(t *testing.T, c *kube.Cluster) {
 	t.Helper()
 	object := map[string]any{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": map[string]any{"name": "stale",
 		"labels": map[string]string{"app.kubernetes.io/managed-by": "waggle", "waggle.io/node": c.Nodes[0].Name}}}
@@ -211,8 +211,8 @@ func staleEndpointGoes(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// freedCIDRIsGivenAgain deletes a node permanently and requires that a new CiliumNode gets its CIDR, the lowest free one.
-func freedCIDRIsGivenAgain(t *testing.T, c *kube.Cluster, cidrs map[string]string) {
+// freedCIDRIsReassigned deletes a node permanently and requires that a new CiliumNode gets its CIDR, the lowest free one.
+func freedCIDRIsReassigned(t *testing.T, c *kube.Cluster, cidrs map[string]string) {
 	t.Helper()
 	gone := slices.MinFunc(c.Nodes, func(a, b *kube.Node) int {
 		return netip.MustParsePrefix(cidrs[a.Name]).Addr().Compare(netip.MustParsePrefix(cidrs[b.Name]).Addr())

@@ -11,7 +11,7 @@ import (
 // besideOtherConfigurations tests a node with two configurations of another plugin, one before and one after Waggle's in the order of names.
 func besideOtherConfigurations(t *testing.T, shared *kube.Cluster) {
 	c, n := shared.Tenant(t, kube.NodeOptions{})
-	give(t, n, podCIDRs(n, 0)[0])
+	assign(t, n, podCIDRs(n, 0)[0])
 	const folder, foreign = "/etc/cni/net.d/", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`
 	others := []string{folder + "00-other.conflist", folder + "10-other.conflist"}
 	for _, path := range others {
@@ -20,7 +20,7 @@ func besideOtherConfigurations(t *testing.T, shared *kube.Cluster) {
 		}
 	}
 	p := agent(t, n, "--ipam=kubernetes", "--enable-ipv6=false")
-	says(t, c, n, "00-other.conflist")
+	requireStatus(t, c, n, "00-other.conflist")
 	for _, path := range others {
 		if text, err := n.ReadFile(path); err != nil || text != foreign {
 			t.Errorf("%s is not as it was: %v\n%s", path, err, text)
@@ -57,8 +57,8 @@ func besideOtherConfigurations(t *testing.T, shared *kube.Cluster) {
 	stop(t, p)
 }
 
-// says waits until the status contains a text.
-func says(t *testing.T, c *kube.Cluster, n *kube.Node, what string) {
+// requireStatus waits until the status contains a text.
+func requireStatus(t *testing.T, c *kube.Cluster, n *kube.Node, what string) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), "the status to mention "+what, func() error {
 		out, err := n.Waggle(t.Context(), "status")

@@ -33,11 +33,11 @@ func TestPrivilegedDaemonSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	share(t, shared, []sharing{
-		{"Restart_NobodyNotices", restartsUnnoticed},
-		{"Restart_WhatEndedMeanwhile", endedMeanwhile},
+		{"Restart_ClientsUndisturbed", restartsUnnoticed},
+		{"Restart_PodsEndedMeanwhile", endedMeanwhile},
 		{"Policy_OfARealKubernetes", policyOfARealKubernetes},
 		{"Pods_ManyAtOnce", manyAtOnce},
-		{"RunsWithWhatIsPrinted", runsWithWhatIsPrinted},
+		{"RunsWithPrintedManifests", runsWithPrintedManifests},
 		{"PodCIDR_FromControllerManager", podCIDRFromControllerManager},
 		{"MTU_RunningPodsFollow", runningPodsFollowMTU},
 	})
@@ -54,9 +54,9 @@ func installedNode(t *testing.T, shared *kube.Cluster, options kube.NodeOptions)
 	return c, n
 }
 
-// runsWithWhatIsPrinted tests the printed manifests on a node without a BPF file system, without Waggle's plugin, and with the taint that only a passed
+// runsWithPrintedManifests tests the printed manifests on a node without a BPF file system, without Waggle's plugin, and with the taint that only a passed
 // self-test removes; then it runs a pod.
-func runsWithWhatIsPrinted(t *testing.T, shared *kube.Cluster) {
+func runsWithPrintedManifests(t *testing.T, shared *kube.Cluster) {
 	c, n := installedNode(t, shared, kube.NodeOptions{NoBPFFS: true})
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
 		t.Error(err)

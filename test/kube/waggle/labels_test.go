@@ -68,8 +68,8 @@ func shareOne(t *testing.T, c *kube.Cluster, app string, count int) {
 	}
 }
 
-// labelsMakeIdentities tests identities with labels that Kubernetes' controllers set, and then changes labels of a running pod while it sends traffic.
-func labelsMakeIdentities(t *testing.T, shared *kube.Cluster) {
+// labelsCreateIdentities tests identities with labels that Kubernetes' controllers set, and then changes labels of a running pod while it sends traffic.
+func labelsCreateIdentities(t *testing.T, shared *kube.Cluster) {
 	c, n := ranged(t, shared, kube.NodeOptions{})
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	if err := n.WaitReady(t.Context()); err != nil {

@@ -121,14 +121,14 @@ func registeredAgain(t *testing.T, shared *kube.Cluster) {
 	if _, err := n.Run(t.Context(), n.Tool("waggle-agent"), "setup", "--once"); err != nil {
 		t.Fatal(err)
 	}
-	told := func() {
+	reported := func() {
 		t.Helper()
 		if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
 			t.Fatal(err)
 		}
 		owned(t, c, n)
 	}
-	told()
+	reported()
 	ips := runPod(t, c, "stays", n)
 	hush := talk(t, n, "stays", n.IPv4, n.IPv6)
 
@@ -159,8 +159,8 @@ func registeredAgain(t *testing.T, shared *kube.Cluster) {
 	if after := uidOf(t, c, nodePath+n.Name); after == before {
 		t.Fatal("it is the same Node")
 	}
-	give(t, n, podCIDRs(n, 1)...) // the previous range may belong to another Node
-	told()
+	assign(t, n, podCIDRs(n, 1)...) // the previous range may belong to another Node
+	reported()
 	known(t, c, n, ips)
 	hush()
 	runPod(t, c, "later", n)
@@ -239,8 +239,8 @@ func runTolerant(t *testing.T, c *kube.Cluster, n *kube.Node, name string) []str
 	return runPod(t, c, name, n)
 }
 
-// TestPrivilegedNode_IPv6Alone runs the DaemonSet in a cluster whose pods have only IPv6 addresses.
-func TestPrivilegedNode_IPv6Alone(t *testing.T) {
+// TestPrivilegedNode_IPv6Only runs the DaemonSet in a cluster whose pods have only IPv6 addresses.
+func TestPrivilegedNode_IPv6Only(t *testing.T) {
 	t.Parallel()
 	c, n := installed(t, kube.Options{ClusterCIDR: "fd00:10:244::/48"}, "--set", "enable-ipv4=false")
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {

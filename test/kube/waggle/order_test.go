@@ -55,7 +55,7 @@ func noPodStartsUnmanaged(t *testing.T, shared *kube.Cluster) {
 	random := newRandom(t)
 	c, n := shared.Tenant(t, kube.NodeOptions{NoKubelet: true})
 	register := func() error {
-		return errors.Join(n.StartKubelet(), n.WaitRegistered(t.Context()), n.GivePodCIDRs(t.Context(), podCIDRs(n, 0)...))
+		return errors.Join(n.StartKubelet(), n.WaitRegistered(t.Context()), n.AssignPodCIDRs(t.Context(), podCIDRs(n, 0)...))
 	}
 	var p *kube.Process
 	for round := range rounds() {

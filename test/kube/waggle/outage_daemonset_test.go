@@ -88,7 +88,7 @@ func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 	}
 	newSandbox(t, c, n, "crashing", peers[0])
 	knowsLabels(t, n, "crashing")
-	comesBack(t, c, n)
+	runtimeReturns(t, c, n)
 	hush()
 	if err := talk.Wait(); err != nil {
 		t.Error(err)

@@ -24,8 +24,8 @@ func outage() time.Duration {
 	return 8 * time.Second
 }
 
-// TestPrivilegedOutage_EndsNothing stops the API server while pods run and start, and restarts the agent meanwhile.
-func TestPrivilegedOutage_EndsNothing(t *testing.T) {
+// TestPrivilegedOutage_PodsKeepRunning stops the API server while pods run and start, and restarts the agent meanwhile.
+func TestPrivilegedOutage_PodsKeepRunning(t *testing.T) {
 	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	flags := []string{"--ipam=kubernetes"}
@@ -75,7 +75,7 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 		t.Errorf("%d namespaces before the outage, %d in it", len(namespaces), len(now))
 	}
 
-	comesBack(t, c, n)
+	runtimeReturns(t, c, n)
 	hush()
 	if err := talk.Wait(); err != nil {
 		t.Error(err)
@@ -88,8 +88,8 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 	stop(t, p)
 }
 
-// comesBack starts the API server again and waits until the agent knows the changes.
-func comesBack(t *testing.T, c *kube.Cluster, n *kube.Node) {
+// runtimeReturns starts the API server again and waits until the agent knows the changes.
+func runtimeReturns(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	t.Helper()
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func podCIDRFromEachSource(t *testing.T, shared *kube.Cluster) {
 	// The agent rejects unusable candidates and reports the reason.
 	annotate("10.50.1.0/99", "10.50.1.0/24")
 	for _, want := range []string{"not a CIDR", "the annotation is for IPv6"} {
-		refused(t, c, n, want)
+		requireRejected(t, c, n, want)
 	}
 
 	// Annotations that are set while the agent runs.
@@ -63,7 +63,7 @@ func podCIDRFromEachSource(t *testing.T, shared *kube.Cluster) {
 	// An annotation that the agent wrote itself is not a candidate for the next agent.
 	p = agent(t, n, "--ipam=kubernetes")
 	waitsFor(t, c, n, "IPv4 pod CIDR in the Node "+n.Name)
-	refused(t, c, n, "written by this agent")
+	requireRejected(t, c, n, "written by this agent")
 	stop(t, p)
 
 	// In mode cluster-pool, the source is the CiliumNode, which the agent creates.
@@ -131,8 +131,8 @@ func waitsFor(t *testing.T, c *kube.Cluster, n *kube.Node, what string) {
 	}
 }
 
-// refused waits until a candidate is rejected for a reason.
-func refused(t *testing.T, c *kube.Cluster, n *kube.Node, reason string) {
+// requireRejected waits until a candidate is rejected for a reason.
+func requireRejected(t *testing.T, c *kube.Cluster, n *kube.Node, reason string) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), "a candidate to be refused: "+reason, func() error {
 		out, err := n.Waggle(t.Context(), "db", "show", "node-cidrs")

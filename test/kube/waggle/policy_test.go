@@ -148,8 +148,8 @@ func (w *policyWorld) compare(t *testing.T, want func(tcp) bool) {
 // test/node tests the other cases.
 func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
 	w := newPolicyWorld(t, shared)
-	everybody := func(tcp) bool { return true }
-	nobody := func(tcp) bool { return false }
+	anyPeer := func(tcp) bool { return true }
+	noPeer := func(tcp) bool { return false }
 	into := func(pods string, allowed func(tcp) bool) func(tcp) bool {
 		return func(c tcp) bool { return !strings.Contains(pods, c.to) || c.from == "node" || allowed(c) }
 	}
@@ -167,13 +167,13 @@ func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
 		})
 	}
 	const subject = "podSelector: {matchLabels: {app: a}}, "
-	w.compare(t, everybody)
-	step("default deny, and the node reaches its pods", kubernetesPolicy, "podSelector: {}, policyTypes: [Ingress]", into("x/a x/b", nobody))
+	w.compare(t, anyPeer)
+	step("default deny, and the node reaches its pods", kubernetesPolicy, "podSelector: {}, policyTypes: [Ingress]", into("x/a x/b", noPeer))
 	step("pods of the namespace on a port", kubernetesPolicy, subject+"ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}]",
 		into("x/a", func(c tcp) bool { return c.from == "x/b" && c.port == "80" }))
 	step("a named port", kubernetesPolicy, subject+"ingress: [{ports: [{port: web}]}]", into("x/a", func(c tcp) bool { return c.port == "81" }))
 	step("a namespace", kubernetesPolicy, subject+"ingress: [{from: [{namespaceSelector: {matchLabels: {team: w}}}]}]", into("x/a", from("w/a w/b")))
-	team("a label of the namespace goes", "other", into("x/a", nobody))
+	team("a label of the namespace goes", "other", into("x/a", noPeer))
 	team("and comes back", "w", into("x/a", from("w/a w/b")))
 	step("all IPv4 addresses less one", kubernetesPolicy, subject+"ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: ["+ipv4(w.ips["w/b"])+"/32]}}]}]",
 		into("x/a", func(c tcp) bool { return c.from != "w/b" && !strings.Contains(c.ip, ":") }))
@@ -184,12 +184,12 @@ func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
 			t.Fatal(err, out)
 		}
 		w.apply(t, kubernetesPolicy, "")
-		w.compare(t, everybody)
+		w.compare(t, anyPeer)
 	})
 	step("a deny of Cilium's", ciliumPolicy, "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEntities: [cluster]}], ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]",
 		into("x/a", from("w/a w/b")))
 	t.Run("groups of CIDRs", func(t *testing.T) { groupsOfCIDRs(t, w) })
-	t.Run("policies say what is not enforced", func(t *testing.T) { toldOnPolicies(t, w) })
+	t.Run("policies report unenforced parts", func(t *testing.T) { requirePolicyStatus(t, w) })
 }
 
 // ipv4 returns the IPv4 address among a pod's addresses.
@@ -274,8 +274,8 @@ func groupsOfCIDRs(t *testing.T, w *policyWorld) {
 	remove("ciliumcidrgroup/others", "cnp/partners", "cnp/banned")
 }
 
-// toldOnPolicies checks conditions and Events of policies.
-func toldOnPolicies(t *testing.T, w *policyWorld) {
+// requirePolicyStatus checks conditions and Events of policies.
+func requirePolicyStatus(t *testing.T, w *policyWorld) {
 	event := func(kind, name string) {
 		t.Helper()
 		if err := w.WaitFor(t.Context(), "an Event on "+kind+" "+name, func() error {

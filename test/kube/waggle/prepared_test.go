@@ -30,13 +30,13 @@ func TestPrivilegedPrepared(t *testing.T) {
 	shared, _ := prepared(t, kube.Options{Nodes: kube.NoNodes})
 	share(t, shared, []sharing{
 		{"PodCIDR_FromEachSource", podCIDRFromEachSource},
-		{"PodCIDR_ChangesUnderLivingPods", podCIDRChanges},
+		{"PodCIDR_ChangesUnderRunningPods", podCIDRChanges},
 		{"Order_NoPodStartsUnmanaged", noPodStartsUnmanaged},
-		{"Labels_MakeIdentities", labelsMakeIdentities},
-		{"Unmanaged_PodsOfAnEarlierNetworkAreListed", podsOfAnEarlierNetwork},
-		{"Node_RegisteredAnew", registeredAgain},
+		{"Labels_CreateIdentities", labelsCreateIdentities},
+		{"Unmanaged_PodsOfPreviousNetwork_AreListed", podsOfPreviousNetwork},
+		{"Node_RegisteredAgain", registeredAgain},
 		{"Node_WithoutInternalIP", withoutInternalIP},
-		{"Conflist_BesideOthers", besideOtherConfigurations},
+		{"Conflist_BesideOtherConfigurations", besideOtherConfigurations},
 		{"NodeName_IsRequired", nodeNameIsRequired},
 	})
 }
@@ -45,7 +45,7 @@ func TestPrivilegedPrepared(t *testing.T) {
 func ranged(t *testing.T, shared *kube.Cluster, options kube.NodeOptions) (*kube.Cluster, *kube.Node) {
 	t.Helper()
 	c, n := shared.Tenant(t, options)
-	give(t, n, podCIDRs(n, 0)...)
+	assign(t, n, podCIDRs(n, 0)...)
 	return c, n
 }
 
@@ -56,9 +56,9 @@ func podCIDRs(n *kube.Node, turn byte) []string {
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 3: 0x10, 4: 2, 5: 0x44 + turn, 7: host}), 64).String()}
 }
 
-func give(t *testing.T, n *kube.Node, cidrs ...string) {
+func assign(t *testing.T, n *kube.Node, cidrs ...string) {
 	t.Helper()
-	if err := n.GivePodCIDRs(t.Context(), cidrs...); err != nil {
+	if err := n.AssignPodCIDRs(t.Context(), cidrs...); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -152,17 +152,17 @@ func onlyThese(t *testing.T, c *kube.Cluster, n *kube.Node, pods []string) error
 	if err != nil {
 		return err
 	}
-	var held []string
+	var leases []string
 	for _, a := range claimed {
 		if a.Attachment != "" && a.State != "quarantined" {
-			held = append(held, a.Addr)
+			leases = append(leases, a.Addr)
 		}
 	}
 	is, err := n.Run(t.Context(), "sh", "-c", `ip -o link | sed -n 's/^[0-9]*: \(lxc[0-9a-f]*\).*/\1/p'; ls /run/waggle/endpoints`)
 	if err != nil {
 		return err
 	}
-	for _, pair := range [][2][]string{{names, slices.Clone(pods)}, {addresses, held}, {append(links, files...), strings.Fields(is)}} {
+	for _, pair := range [][2][]string{{names, slices.Clone(pods)}, {addresses, leases}, {append(links, files...), strings.Fields(is)}} {
 		slices.Sort(pair[0])
 		if slices.Sort(pair[1]); !slices.Equal(pair[0], pair[1]) {
 			return fmt.Errorf("the endpoints have %v, there are %v", pair[0], pair[1])

@@ -16,7 +16,7 @@ func TestPrivilegedServers(t *testing.T) {
 	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	t.Run("Hang", func(t *testing.T) { serverHangs(t, c, n) })
-	t.Run("LoseTheirHistory", func(t *testing.T) { historyIsLost(t, c, n) })
+	t.Run("HistoryLost", func(t *testing.T) { historyIsLost(t, c, n) })
 	t.Run("FailOver", func(t *testing.T) { failOver(t, c, n) })
 }
 
@@ -65,7 +65,7 @@ func historyIsLost(t *testing.T, c *kube.Cluster, n *kube.Node) {
 		t.Fatal(err)
 	}
 	before := len(quorumLists(t, c))
-	comesBack(t, c, n)
+	runtimeReturns(t, c, n)
 	if err := c.WaitFor(t.Context(), "what is really gone to go", func() error {
 		all, err := readRows[struct{ Name string }](t, n, "k8s-namespaces")
 		for _, row := range all {

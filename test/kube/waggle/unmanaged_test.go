@@ -20,8 +20,8 @@ spec:
   - {name: main, image: ` + kube.ClientImage + `, imagePullPolicy: Never, command: [sleep, "1000000"]}
 `
 
-// podsOfAnEarlierNetwork migrates a node from another network to Waggle: pods that keep the old network are listed as unmanaged until they are created again.
-func podsOfAnEarlierNetwork(t *testing.T, shared *kube.Cluster) {
+// podsOfPreviousNetwork migrates a node from another network to Waggle: pods that keep the old network are listed as unmanaged until they are created again.
+func podsOfPreviousNetwork(t *testing.T, shared *kube.Cluster) {
 	c, n := ranged(t, shared, kube.NodeOptions{})
 	if err := n.InstallBridge("10.0.1.0/24"); err != nil {
 		t.Fatal(err)

@@ -114,10 +114,10 @@ func talk(t *testing.T, n *kube.Node, pod string, peers ...string) (hush func())
 	t.Helper()
 	const script = `ping -i 0.1 -W 2 %s > /talk-%d & p=$!; while [ ! -e /hush ]; do sleep 0.1; done; kill -INT $p; wait $p; cat /talk-%d | ` + sumUp
 	container := containersOf(t, n)[pod]
-	said, group := make([]string, len(peers)), &errgroup.Group{}
+	output, group := make([]string, len(peers)), &errgroup.Group{}
 	for i, peer := range peers {
 		group.Go(func() (err error) {
-			said[i], err = n.Run(t.Context(), inContainer(n, container, fmt.Sprintf(script, peer, i, i))...)
+			output[i], err = n.Run(t.Context(), inContainer(n, container, fmt.Sprintf(script, peer, i, i))...)
 			return err
 		})
 	}
@@ -131,8 +131,8 @@ func talk(t *testing.T, n *kube.Node, pod string, peers ...string) (hush func())
 			t.Errorf("the pods did not keep talking: %v", err)
 		}
 		for i, peer := range peers {
-			if t.Logf("to %s: %s", peer, said[i]); !answered(said[i]) {
-				t.Errorf("the pods did not keep talking: %s: %s", peer, said[i])
+			if t.Logf("to %s: %s", peer, output[i]); !answered(output[i]) {
+				t.Errorf("the pods did not keep talking: %s: %s", peer, output[i])
 			}
 		}
 	}

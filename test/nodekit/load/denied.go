@@ -17,11 +17,11 @@ import (
 // Probe sends frames that must not be received. A permitted frame before the first and after the last one shows that the receiver works.
 type Probe struct {
 	Name   string
-	From   nodekit.Place
+	From   nodekit.NetNS
 	Device string // of From
 	Honest []byte // a frame with a UDP datagram to Addr
 	Lies   [][]byte
-	To     nodekit.Place
+	To     nodekit.NetNS
 	Addr   netip.AddrPort // destination of the counted datagrams
 }
 
@@ -81,7 +81,7 @@ func (p *probe) beHonest(want int64) error {
 	if err := p.send(p.Honest); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(patience); p.arrived.Load() < want; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(replyTimeout); p.arrived.Load() < want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("an honest frame did not arrive at %s", p.Addr)
 		}

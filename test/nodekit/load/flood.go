@@ -19,7 +19,7 @@ const (
 
 // Flood sends frames on a device of a place cyclically, perSecond of them, until ctx ends, and returns the number of sent frames. A device whose queue is
 // full drops frames. The turn may be shared: [Load.Turn] is for a flood beside a load.
-func (*Turn) Flood(ctx context.Context, from nodekit.Place, device string, perSecond int, frames [][]byte) (sent int, err error) {
+func (*Turn) Flood(ctx context.Context, from nodekit.NetNS, device string, perSecond int, frames [][]byte) (sent int, err error) {
 	err = from.Do(func() error {
 		fd, err := sendSocket(device)
 		if err != nil {

@@ -26,7 +26,7 @@ import (
 // Path is a client and a server of traffic.
 type Path struct {
 	Name     string
-	From, To nodekit.Place
+	From, To nodekit.NetNS
 	Addr     netip.Addr // of To
 	Port     uint16     // of To, for connections and for datagrams; 0 means any free port
 	// Service is the destination of From if it is not To itself.

@@ -57,7 +57,7 @@ func run(t *testing.T, over []Path, f func()) Report {
 	return r
 }
 
-func TestPrivilegedLoad_NothingIsLostOnAWire(t *testing.T) {
+func TestPrivilegedLoad_DirectLink_NoLoss(t *testing.T) {
 	t.Parallel()
 	r := run(t, paths(pair(t)), func() { time.Sleep(time.Second) })
 	if err := r.Err(); err != nil {
@@ -66,7 +66,7 @@ func TestPrivilegedLoad_NothingIsLostOnAWire(t *testing.T) {
 }
 
 // Half a second without received frames must appear in all parts of the report.
-func TestPrivilegedLoad_SeesLoss(t *testing.T) {
+func TestPrivilegedLoad_ReportsLoss(t *testing.T) {
 	t.Parallel()
 	bare := pair(t)
 	rememberServer(t, bare)
@@ -159,7 +159,7 @@ func TestPrivilegedStream_FullBufferIsNotLoss(t *testing.T) {
 }
 
 // every distinguishes slots that were missed because the goroutine woke too late from slots that the network delayed.
-func TestEvery_CountsWhatWasOverslept(t *testing.T) {
+func TestEvery_CountsMissedSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const period = 100 * time.Millisecond
@@ -180,7 +180,7 @@ func TestEvery_CountsWhatWasOverslept(t *testing.T) {
 	})
 }
 
-func TestReceiver_CountsWhatIsOutOfOrder(t *testing.T) {
+func TestReceiver_CountsReorderedPackets(t *testing.T) {
 	t.Parallel()
 	var r receiver
 	begin := time.Now()
@@ -197,7 +197,7 @@ func TestReceiver_CountsWhatIsOutOfOrder(t *testing.T) {
 }
 
 // A run that sent less than half of the required traffic is inconclusive, regardless of its results.
-func TestReport_TooLittleIsInconclusive(t *testing.T) {
+func TestReport_TooLittleTraffic_IsInconclusive(t *testing.T) {
 	t.Parallel()
 	rates := Rates{Connections: 1, Messages: 100, Datagrams: 1000, Connects: 20, Lies: 10}
 	enough := Report{Rates: rates, Duration: 2 * time.Second, TCP: TCP{Messages: 100}, UDP: UDP{Sent: 1000}, Connects: Connects{Done: 20}, Denied: Denied{Sent: 10}}

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// patience is the timeout of an answer: longer than the kernel's first five retransmissions take.
-	patience   = 15 * time.Second
-	maxMessage = 4096 // bytes; the minimum is 1
+	// replyTimeout is the timeout of an answer: longer than the kernel's first five retransmissions take.
+	replyTimeout = 15 * time.Second
+	maxMessage   = 4096 // bytes; the minimum is 1
 )
 
 // server echoes the data of its connections.
@@ -93,7 +93,7 @@ func (s *server) close() error {
 
 // dial connects from the calling thread's namespace.
 func (s *server) dial() (*net.TCPConn, error) {
-	conn, err := net.DialTimeout("tcp", s.addr, patience)
+	conn, err := net.DialTimeout("tcp", s.addr, replyTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func exchange(conn net.Conn, random *rand.Rand) error {
 	for i := range sent {
 		sent[i] = byte(random.Uint32())
 	}
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return err
 	}
 	if _, err := conn.Write(sent); err != nil {
@@ -256,7 +256,7 @@ func newRandom(kind, number uint64) *rand.Rand { return rand.New(rand.NewPCG(kin
 
 // hangUp closes the sending direction and requires EOF, without further data, from the other end.
 func hangUp(conn *net.TCPConn) error {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return err
 	}
 	if err := conn.CloseWrite(); err != nil {

@@ -30,7 +30,7 @@ type stream struct {
 	server, client *net.UDPConn
 	buffer         []byte
 	sentAt         []time.Time // of each datagram; owned by the sender until it is done
-	refused        int
+	failed         int
 	arrived        atomic.Int64
 	seen           receiver      // owned by the receiver until it is done
 	done           chan struct{} // closed when the receiver is done
@@ -66,7 +66,7 @@ func newStream(path Path, id int, f *faults) (*stream, error) {
 	go s.receive()
 	// The first datagram resolves neighbours and fills route caches, during which the kernel may delay others.
 	s.send()
-	for deadline := time.Now().Add(patience); s.arrived.Load() == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(replyTimeout); s.arrived.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			return nil, errors.Join(fmt.Errorf("the first datagram did not arrive"), s.close())
 		}
@@ -132,7 +132,7 @@ func (s *stream) send() {
 	number, now := uint64(len(s.sentAt)), time.Now()
 	s.sentAt = append(s.sentAt, now)
 	if err := s.write(number, now); err != nil {
-		s.refused++
+		s.failed++
 		s.faults.add(s.path.Name, "datagram %d: %v", number, err)
 	}
 }
@@ -225,7 +225,7 @@ func (s *stream) finish(u *UDP) {
 	}
 	select {
 	case <-s.done:
-	case <-time.After(patience):
+	case <-time.After(replyTimeout):
 		s.faults.add(s.path.Name, "the end mark did not arrive")
 		_ = s.server.SetReadDeadline(time.Now())
 		<-s.done
@@ -235,7 +235,7 @@ func (s *stream) finish(u *UDP) {
 	missing := s.missing()
 	u.Losses = append(u.Losses, missing...)
 	u.Lost += max(0, count(missing)-overflowed)
-	u.Refused += s.refused
+	u.Refused += s.failed
 	u.Overflowed += overflowed
 	u.Reordered += s.seen.reordered
 	u.Duplicated += s.seen.duplicated

@@ -61,13 +61,13 @@ func TestPrivilegedCluster_UpAndDown(t *testing.T) {
 
 	// If the process that runs the cluster is killed, all others end with it, and a new one can start.
 	cluster(dir+"/kubectl get nodes", "up", "-bare")
-	killed := held(t)
+	killed := lockOwnerPID(t)
 	if process, err := os.FindProcess(killed); err != nil || process.Kill() != nil {
 		t.Fatalf("cannot kill process %d: %v", killed, err)
 	}
 	waitUnlocked(30 * time.Second)
 	cluster(dir+"/kubectl get nodes", "up", "-bare")
-	ended := held(t)
+	ended := lockOwnerPID(t)
 	cluster("running already", "up", "-bare")
 	if out, err := exec.Command(dir+"/kubectl", "get", "nodes").CombinedOutput(); err != nil || !strings.Contains(string(out), "node-1 ") {
 		t.Errorf("kubectl: %v:\n%s", err, out)
@@ -85,17 +85,17 @@ func TestPrivilegedCluster_UpAndDown(t *testing.T) {
 	}
 }
 
-// held returns the id of the process that runs the cluster.
-func held(t *testing.T) int {
+// lockOwnerPID returns the id of the process that runs the cluster.
+func lockOwnerPID(t *testing.T) int {
 	t.Helper()
-	pid, err := holder()
+	pid, err := lockOwner()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return pid
 }
 
-func TestRun_Refuses(t *testing.T) {
+func TestRun_RejectsInvalidArguments(t *testing.T) {
 	for want, args := range map[string][]string{"use one of": nil, "\"fly\"": {"fly"}, "name a node": {"node"}, "1 to 200 nodes": {"up", "-nodes", "0"}} {
 		if err := run(args); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q, got %v", args, want, err)

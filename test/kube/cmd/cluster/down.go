@@ -57,7 +57,7 @@ func end() (lock *os.File, ended bool, err error) {
 		if lock, err = takeLock(); !errors.Is(err, errRunning) {
 			return lock, ended, err
 		}
-		pid, err := holder()
+		pid, err := lockOwner()
 		if err != nil {
 			return nil, false, err
 		}
@@ -71,8 +71,8 @@ func end() (lock *os.File, ended bool, err error) {
 	return lock, ended, err
 }
 
-// holder returns the id of the process that holds the lock, from the lock file.
-func holder() (int, error) {
+// lockOwner returns the id of the process that holds the lock, from the lock file.
+func lockOwner() (int, error) {
 	text, err := os.ReadFile(file("lock"))
 	if err != nil {
 		return 0, err
@@ -98,7 +98,7 @@ func node(args []string) error {
 	if len(args) == 0 {
 		return errors.New("name a node, e.g. node-1")
 	}
-	pid, err := holder()
+	pid, err := lockOwner()
 	if err != nil {
 		return fmt.Errorf("no cluster is running (make cluster starts one): %w", err)
 	}

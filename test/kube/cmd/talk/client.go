@@ -42,8 +42,8 @@ func newClient(target string, within time.Duration) (*client, error) {
 	return &client{network: network, target: at, within: within}, err
 }
 
-// ask sends one request and returns "SERVER PORT CLIENT".
-func (c *client) ask(number int) (answer string, err error) {
+// request sends one request and returns "SERVER PORT CLIENT".
+func (c *client) request(number int) (answer string, err error) {
 	question := fmt.Sprint(number)
 	switch c.network {
 	case "tcp":

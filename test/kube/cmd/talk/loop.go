@@ -33,7 +33,7 @@ func loop(every, within time.Duration, targets []string) error {
 		go func() {
 			for number := 1; ; number++ {
 				began := time.Now()
-				text, err := c.ask(number)
+				text, err := c.request(number)
 				lock.Lock()
 				counts[i].add(text, err, c, began)
 				lock.Unlock()

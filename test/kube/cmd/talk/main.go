@@ -50,7 +50,7 @@ func run(args []string) error {
 	case "loop":
 		return loop(*every, *within, rest)
 	case "ask":
-		return ask(*within, rest)
+		return requestAll(*within, rest)
 	case "resolve":
 		addresses, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip4", rest[0])
 		fmt.Println(addresses)
@@ -61,15 +61,15 @@ func run(args []string) error {
 	return fmt.Errorf("no %q: want serve, loop, ask, resolve or api", args[0])
 }
 
-// ask sends one request to each target concurrently and prints the answers in the order of targets. The error names the targets without an answer.
-func ask(within time.Duration, targets []string) error {
+// requestAll sends one request to each target concurrently and prints the answers in the order of targets. The error names the targets without an answer.
+func requestAll(within time.Duration, targets []string) error {
 	answers, failures := make([]string, len(targets)), make([]error, len(targets))
 	var asking sync.WaitGroup
 	for i, target := range targets {
 		asking.Go(func() {
 			c, err := newClient(target, within)
 			if err == nil {
-				answers[i], err = c.ask(1)
+				answers[i], err = c.request(1)
 			}
 			if err != nil {
 				failures[i] = fmt.Errorf("%s: %w", target, err)

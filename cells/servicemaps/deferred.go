@@ -1,0 +1,50 @@
+package servicemaps
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waggle-net/waggle/bpf"
+)
+
+// deferred is the state of rows that wait for quarantined slots.
+type deferred struct {
+	since   map[bpf.ServiceKey]time.Time // when a row that is not in force first found too few free slots
+	now     time.Time                    // time of this pass
+	longest uint32                       // longest run of slots that would be free without quarantine
+	known   bool                         // longest is valid in this pass
+}
+
+var errLater = errors.New("no slots are free until quarantined slots are released")
+
+func (l *deferred) begin(now time.Time) { l.now, l.known = now, false }
+
+// noSlots fails a row. If quarantined slots would suffice, the row waits for them, but for one quarantine time only: if other rows change continuously, some
+// slots are always quarantined, and other rows may get them.
+func (f *inForce) noSlots(p *plan, n int) {
+	since, waits := f.later.since[p.key]
+	if !waits {
+		since = f.later.now
+		f.later.since[p.key] = since
+	}
+	if f.later.now.Sub(since) < quarantine && uint32(n) <= f.promised() {
+		p.fail(errLater)
+		return
+	}
+	f.rejected[bpf.MapServiceSlots]++
+	p.fail(fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", bpf.MapServiceSlots, n, len(f.slots.contents)))
+}
+
+// promised returns the length of the longest run of slots that would be free without quarantine.
+func (f *inForce) promised() uint32 {
+	if !f.later.known {
+		r := runs{taken: slices.Clone(f.slots.runs.taken), size: f.slots.runs.size}
+		for i := range f.waiting {
+			r.give(f.waiting[i].first, f.waiting[i].count)
+		}
+		f.later.longest, f.later.known = r.longest(), true
+	}
+	return f.later.longest
+}
