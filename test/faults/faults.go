@@ -34,7 +34,7 @@ func one(file, old, new string) []change { return []change{{file, old, new}} }
 
 var faults = []fault{
 	{name: "watch-missed", about: "the MTU does not follow the addresses of devices", tier: "hermetic",
-		changes:  one("cells/mtu/controller.go", "case <-addressesChanged:", "case <-make(chan struct{}):\n\t\t\t_ = addressesChanged"),
+		changes:  one("cells/mtu/controller.go", "r.Watch(watched...)", "r.Watch(c.Devices, c.LocalNode, c.Routes)"),
 		packages: []string{"./cells/mtu"}, tests: "TestScripts"},
 	{name: "watch-missed-policy", about: "the maps of endpoints do not follow their policies", tier: "hermetic",
 		changes:  one("cells/endpointmaps/scope.go", "f.policies.UpTo(txn, changed)", "f.policies.UpTo(txn, statedb.NewWatchSet())"),
