@@ -148,9 +148,9 @@ func (s *snapshot) evaluate(n named) verdict {
 	return j
 }
 
-// answerTime is the maximum time that a reply may be in flight after its flow was deleted as unserved. It equals the quarantine time of the slots of former
-// backends.
-const answerTime = time.Second
+// answerTime is the maximum time between the deletion of an unserved flow and a reply that still reaches its client. It equals the default timeout of
+// resolvers (resolv.conf(5)): a backend that terminates, such as a DNS server that waits for another server, may need that long.
+const answerTime = 5 * time.Second
 
 // answers are the reply entries of deleted flows that replies may still use.
 type answers struct {

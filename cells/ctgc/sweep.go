@@ -62,7 +62,7 @@ func (a *access) sweep(ctx context.Context, health cell.Health) error {
 			return fmt.Errorf("collect flows of removed services: %w", err)
 		}
 		if a.served.answers.forget() && len(late) == 0 {
-			late = lateSweeps[1:]
+			late = []time.Duration{answerTime}
 		}
 		health.OK(fmt.Sprintf("%d entries scanned", n))
 		if heartbeat.Sleep(ctx, budget.rest(took)) != nil {
