@@ -36,14 +36,14 @@ type params struct {
 	Settings  settings.Agent `optional:"true"` // zero in the role without state on disk
 }
 
-// watchdog steps the monitor in one job and writes records in another one, because writing may stall as well.
-type watchdog struct {
+// stepper steps the monitor in one job and writes records in another one, because writing may stall as well.
+type stepper struct {
 	params
 	found chan []heartbeat.Stall
 }
 
 func register(p params) {
-	j := &watchdog{params: p, found: make(chan []heartbeat.Stall, 1)}
+	j := &stepper{params: p, found: make(chan []heartbeat.Stall, 1)}
 	p.Lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error {
 		j.logPreviousStall()
 		return nil
@@ -54,7 +54,7 @@ func register(p params) {
 }
 
 // run steps the monitor. It makes no blocking call.
-func (j *watchdog) run(ctx context.Context, _ cell.Health) error {
+func (j *stepper) run(ctx context.Context, _ cell.Health) error {
 	heartbeat.Idle(ctx) // the monitor cannot detect a stall of its own loop; readers of the verdict check its age
 	tick := time.NewTicker(heartbeat.Interval)
 	defer tick.Stop()

@@ -11,7 +11,7 @@ import (
 )
 
 // writeDown logs and records the beginning of a stall, once per stall.
-func (j *watchdog) writeDown(ctx context.Context, health cell.Health) error {
+func (j *stepper) writeDown(ctx context.Context, health cell.Health) error {
 	health.OK("nothing hangs")
 	for stalled := false; ; {
 		heartbeat.Idle(ctx)
@@ -35,7 +35,7 @@ func (j *watchdog) writeDown(ctx context.Context, health cell.Health) error {
 }
 
 // record writes to the log first, because a hanging state directory may be the cause.
-func (j *watchdog) record(stalls []heartbeat.Stall) {
+func (j *stepper) record(stalls []heartbeat.Stall) {
 	var lines []string
 	for _, w := range stalls {
 		lines = append(lines, w.What+", since "+w.Since.UTC().Format(time.RFC3339))
@@ -54,7 +54,7 @@ func (j *watchdog) record(stalls []heartbeat.Stall) {
 }
 
 // logPreviousStall logs the record of a previous run once.
-func (j *watchdog) logPreviousStall() {
+func (j *stepper) logPreviousStall() {
 	if j.Settings.StateDir == "" {
 		return
 	}

@@ -110,8 +110,8 @@ func build(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	var watchdog sync.WaitGroup
-	watchdog.Go(func() {
+	var stepping sync.WaitGroup
+	stepping.Go(func() {
 		for last := time.Now(); ; last = time.Now() {
 			select {
 			case <-ctx.Done():
@@ -123,7 +123,7 @@ func build(t *testing.T) *world {
 	})
 	t.Cleanup(func() {
 		stop()
-		watchdog.Wait()
+		stepping.Wait()
 		if err := h.Stop(log, context.Background()); err != nil {
 			t.Error(err)
 		}
