@@ -8,7 +8,6 @@ import (
 
 	"github.com/waggle-net/waggle/cells/apiserver"
 	"github.com/waggle-net/waggle/cells/basedevices"
-	"github.com/waggle-net/waggle/cells/ciliumendpoints"
 	"github.com/waggle-net/waggle/cells/ciliumnode"
 	"github.com/waggle-net/waggle/cells/cniconf"
 	"github.com/waggle-net/waggle/cells/configs"
@@ -17,19 +16,22 @@ import (
 	"github.com/waggle-net/waggle/cells/desiredroutes"
 	"github.com/waggle-net/waggle/cells/devices"
 	"github.com/waggle-net/waggle/cells/drift"
-	"github.com/waggle-net/waggle/cells/endpointmanager"
-	"github.com/waggle-net/waggle/cells/endpointmaps"
-	"github.com/waggle-net/waggle/cells/endpointstate"
+	"github.com/waggle-net/waggle/cells/endpoint/ciliumendpoints"
+	"github.com/waggle-net/waggle/cells/endpoint/endpointmanager"
+	"github.com/waggle-net/waggle/cells/endpoint/endpointmaps"
+	"github.com/waggle-net/waggle/cells/endpoint/endpointstate"
+	"github.com/waggle-net/waggle/cells/endpoint/ipamallocator"
+	"github.com/waggle-net/waggle/cells/endpoint/linkreaper"
+	"github.com/waggle-net/waggle/cells/endpoint/podmtu"
+	"github.com/waggle-net/waggle/cells/endpoint/unmanagedpodfinder"
 	"github.com/waggle-net/waggle/cells/health"
 	"github.com/waggle-net/waggle/cells/healthz"
 	"github.com/waggle-net/waggle/cells/identity"
-	"github.com/waggle-net/waggle/cells/ipam"
 	"github.com/waggle-net/waggle/cells/ipcache"
 	"github.com/waggle-net/waggle/cells/ipmasqagent"
 	"github.com/waggle-net/waggle/cells/k8sclient"
 	"github.com/waggle-net/waggle/cells/k8snode"
 	"github.com/waggle-net/waggle/cells/k8stables"
-	"github.com/waggle-net/waggle/cells/linkreaper"
 	"github.com/waggle-net/waggle/cells/liveness"
 	"github.com/waggle-net/waggle/cells/loader"
 	"github.com/waggle-net/waggle/cells/localnode"
@@ -49,7 +51,6 @@ import (
 	"github.com/waggle-net/waggle/cells/nodes"
 	"github.com/waggle-net/waggle/cells/overlay"
 	"github.com/waggle-net/waggle/cells/pathtest"
-	"github.com/waggle-net/waggle/cells/podmtu"
 	"github.com/waggle-net/waggle/cells/policy"
 	"github.com/waggle-net/waggle/cells/pprof"
 	"github.com/waggle-net/waggle/cells/selftest"
@@ -61,7 +62,6 @@ import (
 	"github.com/waggle-net/waggle/cells/sockterm"
 	"github.com/waggle-net/waggle/cells/synchostips"
 	"github.com/waggle-net/waggle/cells/sysctl"
-	"github.com/waggle-net/waggle/cells/unmanagedpods"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
@@ -92,7 +92,7 @@ var Infrastructure = cell.Group(
 var ControlPlane = cell.Group(
 	k8stables.Cell,
 	nodecidr.Cell,
-	ipam.Cell,
+	ipamallocator.Cell,
 	localnode.Cell,
 	nodes.Cell,
 	nodeids.Cell,
@@ -103,7 +103,7 @@ var ControlPlane = cell.Group(
 	services.Cell,
 	endpointstate.Cell,
 	ciliumendpoints.Cell,
-	unmanagedpods.Cell,
+	unmanagedpodfinder.Cell,
 	selftest.Cell,
 	k8snode.Cell,
 )

@@ -41,8 +41,8 @@ func TestTests_CompareNoWallTime(t *testing.T) {
 
 // examined lists functions by file whose times the rule cannot check, each with the reason. Other exemptions mark the line.
 var examined = map[string]string{
-	"cells/ipam/model_test.go next":                                                                    "virtual: the model runs in a bubble",
-	"cells/ipam/model_test.go restart":                                                                 "virtual: the model runs in a bubble",
+	"cells/endpoint/ipamallocator/model_test.go next":                                                  "virtual: the model runs in a bubble",
+	"cells/endpoint/ipamallocator/model_test.go restart":                                               "virtual: the model runs in a bubble",
 	"cells/loader/privileged_test.go send":                                                             "15 s for what must come, 200 ms for what must not",
 	"test/node/conntrack_capacity_test.go listen":                                                      "each lost answer is asked for again on another connection",
 	"test/node/conntrack_test.go exchangeWithin":                                                       "answerTimeout for what must come, noReplyTimeout for what must not",

@@ -15,9 +15,9 @@ import (
 // of their time is in single-goroutine tests, which the detector slows down several times.
 var raced = strings.Fields(`
 	pkg/hive pkg/bootlog pkg/ipalloc pkg/deletequeue pkg/kubeapi pkg/writeback pkg/heartbeat pkg/inventory pkg/rtnl
-	cells/health cells/metrics cells/ipam cells/endpointmanager cells/unmanagedpods cells/endpointmaps cells/endpointstate
-	cells/k8sclient cells/k8stables cells/identity cells/ciliumendpoints cells/ciliumnode cells/k8snode cells/leaderelection
-	cells/clusterpool cells/endpointgc cells/ciliumendpointslices cells/policystatus cells/servicestatus cells/liveness cells/drift cells/linkreaper cells/loader cells/maps
+	cells/health cells/metrics cells/endpoint/ipamallocator cells/endpoint/endpointmanager cells/endpoint/unmanagedpodfinder cells/endpoint/endpointmaps cells/endpoint/endpointstate
+	cells/k8sclient cells/k8stables cells/identity cells/endpoint/ciliumendpoints cells/ciliumnode cells/k8snode cells/leaderelection
+	cells/clusterpool cells/endpointgc cells/ciliumendpointslices cells/policystatus cells/servicestatus cells/liveness cells/drift cells/endpoint/linkreaper cells/loader cells/maps
 	cells/services cells/servicemaps cells/sockterm cells/masquerade cells/servicehealth cells/nodeaddresses cells/ipmasqagent
 	cells/apiserver cells/monitor cells/devices cells/nodes cells/noderoutes cells/nodeids cells/nodemaps cells/nodehealth cells/pathtest cells/ipcache pkg/client`)
 
