@@ -26,8 +26,9 @@ import (
 	"github.com/waggle-net/waggle/cells/endpoint/unmanagedpodfinder"
 	"github.com/waggle-net/waggle/cells/health"
 	"github.com/waggle-net/waggle/cells/healthz"
-	"github.com/waggle-net/waggle/cells/identity"
-	"github.com/waggle-net/waggle/cells/ipcache"
+	"github.com/waggle-net/waggle/cells/identity/identityallocator"
+	"github.com/waggle-net/waggle/cells/identity/ipcachemaps"
+	"github.com/waggle-net/waggle/cells/identity/synchostips"
 	"github.com/waggle-net/waggle/cells/ipmasqagent"
 	"github.com/waggle-net/waggle/cells/k8sclient"
 	"github.com/waggle-net/waggle/cells/k8snode"
@@ -60,7 +61,6 @@ import (
 	"github.com/waggle-net/waggle/cells/shell"
 	"github.com/waggle-net/waggle/cells/socketlb"
 	"github.com/waggle-net/waggle/cells/sockterm"
-	"github.com/waggle-net/waggle/cells/synchostips"
 	"github.com/waggle-net/waggle/cells/sysctl"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
@@ -98,7 +98,7 @@ var ControlPlane = cell.Group(
 	nodeids.Cell,
 	ciliumnode.Cell,
 	endpointmanager.Cell,
-	identity.Cell,
+	identityallocator.Cell,
 	policy.Cell,
 	services.Cell,
 	endpointstate.Cell,
@@ -120,7 +120,7 @@ var Datapath = cell.Group(
 	overlay.Cell,
 	sysctl.Cell,
 	maps.Cell,
-	ipcache.Cell,
+	ipcachemaps.Cell,
 	nodemaps.Cell,
 	endpointmaps.Cell,
 	synchostips.Cell,

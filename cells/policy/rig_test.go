@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	account "github.com/waggle-net/waggle/cells/drift"
-	"github.com/waggle-net/waggle/cells/identity"
+	"github.com/waggle-net/waggle/cells/identity/identityallocator"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
@@ -156,7 +156,7 @@ func startAgent(t *testing.T, k *watchedKernel, client *kubeapi.Client, dir stri
 	t.Helper()
 	a = &agent{}
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelError))
-	h := hive.New(celltest.Infrastructure(), account.Cell, identity.Cell,
+	h := hive.New(celltest.Infrastructure(), account.Cell, identityallocator.Cell,
 		cell.Module("inputs", "Tables that other cells write",
 			cell.Provide(
 				k8s.NewNetworkPolicyTable, statedb.RWTable[*k8s.NetworkPolicy].ToTable,

@@ -130,7 +130,7 @@ func (n kubeNode) published(name string) int64 {
 }
 
 // noProvisional lets the agent of a test wait for an identity of the cluster for up to one hour, instead of one second before it assigns a provisional one. So
-// a busy machine does not cause provisional identities, and every provisional identity is an error. cells/identity tests the second exactly in virtual time.
+// a busy machine does not cause provisional identities, and every provisional identity is an error. cells/identity/identityallocator tests the second exactly in virtual time.
 const noProvisional = "--identity-grace=1h"
 
 // identityOfCluster waits until a pod has an identity of the cluster. The agent must run with [noProvisional].

@@ -18,7 +18,7 @@ func TestPrivilegedUpgrade_Tunnel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := agentWith(t, replace, edited(t, "cells/ipcache/kernel.go",
+	next := agentWith(t, replace, edited(t, "cells/identity/ipcachemaps/kernel.go",
 		"k.maps.PutPrevious(name, key, bpf.IpcacheEntry{Identity: v.Identity, Node: v.Node}, bpf.PreviousIpcacheEntry(v.Identity, peer))",
 		"k.maps.Put(name, key, bpf.IpcacheEntry{Identity: v.Identity, Node: v.Node})"))
 	t.Run("under load", func(t *testing.T) {

@@ -23,9 +23,9 @@ var permittedSkips = map[string]string{
 // of the parent does not cover them. A row that ends in /* covers all subtests of a test.
 var expensive = map[string]string{
 	"bpf TestObjects_AreBuiltFromTheSources":                                "compiles every program with clang",
-	"cells/identity TestMany_ObjectsOfOtherNodes":                           "tens of thousands of label sets, under the race detector",
-	"cells/identity TestMany_WithoutKubernetes":                             "tens of thousands of label sets, under the race detector",
-	"cells/identity TestNumbers_SeventyThousandLabelSets":                   "seventy thousand label sets, under the race detector",
+	"cells/identity/identityallocator TestMany_ObjectsOfOtherNodes":         "tens of thousands of label sets, under the race detector",
+	"cells/identity/identityallocator TestMany_WithoutKubernetes":           "tens of thousands of label sets, under the race detector",
+	"cells/identity/identityallocator TestNumbers_SeventyThousandLabelSets": "seventy thousand label sets, under the race detector",
 	"cells/pathtest TestTester_FiveThousandNodes_LoadIsBounded":             "tests the paths to 5,000 nodes in virtual time, under the race detector",
 	"test/kube TestPrivilegedCluster":                                       "starts a control plane and three nodes",
 	"test/kube TestPrivilegedCluster/*":                                     "each waits for a component of a real Kubernetes",

@@ -1,0 +1,70 @@
+package ipcachemaps
+
+import (
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+
+	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+)
+
+// byNode indexes rows by the name of their node. An index of the table would take twenty times the memory. Most rows are of pods, and most of these are IPv4
+// addresses.
+type byNode struct {
+	pods   map[string][][4]byte // single IPv4 addresses
+	others map[string][]ipcachetable.Key
+}
+
+func newByNode() byNode {
+	return byNode{map[string][][4]byte{}, map[string][]ipcachetable.Key{}}
+}
+
+// add adds a row that has a node.
+func (b byNode) add(e *ipcachetable.Entry) {
+	if addr, ok := wholeIPv4(e); ok {
+		remember(b.pods, e.Node(), addr)
+		return
+	}
+	remember(b.others, e.Node(), e.Key())
+}
+
+// remove removes a row that has a node.
+func (b byNode) remove(e *ipcachetable.Entry) {
+	if addr, ok := wholeIPv4(e); ok {
+		forget(b.pods, e.Node(), addr)
+		return
+	}
+	forget(b.others, e.Node(), e.Key())
+}
+
+func wholeIPv4(e *ipcachetable.Entry) (addr [4]byte, ok bool) {
+	p := e.Prefix()
+	if !p.IsSingleIP() || !p.Addr().Is4() {
+		return addr, false
+	}
+	return p.Addr().As4(), true
+}
+
+// keys yields the keys of the rows of a node.
+func (b byNode) keys(node string) iter.Seq[ipcachetable.Key] {
+	return func(yield func(ipcachetable.Key) bool) {
+		for _, addr := range b.pods[node] {
+			if !yield(ipcachetable.KeyOf(netip.PrefixFrom(netip.AddrFrom4(addr), 32))) {
+				return
+			}
+		}
+		for _, key := range b.others[node] {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+// nodes returns the sorted names of the nodes of all rows.
+func (b byNode) nodes() []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(b.pods)), maps.Keys(b.others))
+	slices.Sort(names)
+	return slices.Compact(names)
+}

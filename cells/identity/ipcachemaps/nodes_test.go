@@ -1,0 +1,143 @@
+package ipcachemaps
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+)
+
+// followerRig is a follower whose rounds are run by the test.
+type followerRig struct {
+	*follower
+	table          statedb.RWTable[*ipcachetable.Entry]
+	idTable        statedb.RWTable[*nodeids.NodeID]
+	idsInitialized func(statedb.WriteTxn) // initializes the table of ids
+}
+
+func newFollowerRig(tb testing.TB) *followerRig {
+	tb.Helper()
+	db := statedb.New()
+	table, err1 := ipcachetable.NewTable(db)
+	ids, err2 := nodeids.NewTable(db)
+	all, err3 := nodetable.NewTable(db)
+	for _, err := range []error{err1, err2, err3} {
+		require.NoError(tb, err)
+	}
+	txn := db.WriteTxn(ids)
+	r := &followerRig{table: table, idTable: ids, idsInitialized: ids.RegisterInitializer(txn, "test")}
+	txn.Commit()
+	r.follower = newFollower(db, newWriter(db, table), nodes{IDs: ids, Nodes: all})
+	require.NoError(tb, r.subscribe())
+	tb.Cleanup(r.ids.Close)
+	tb.Cleanup(r.addrs.Close)
+	return r
+}
+
+// claim claims addresses on nodes 0 to nodes-1 for the owner cilium-endpoints, and completes all owners.
+func (r *followerRig) claim(nodes, each int) {
+	var claims []ipcachetable.Claim
+	for i := range nodes * each {
+		base := cidr(i / each).Addr().As4()
+		base[3] = byte(1 + i%each)
+		claims = append(claims, ipcachetable.Claim{Prefix: netip.PrefixFrom(netip.AddrFrom4(base), 32), Identity: 300, Node: fmt.Sprint("node-", i/each),
+			Source: ipcachetable.SourceRemote})
+	}
+	for _, owner := range owners {
+		if owner == ipcachetable.OwnerCiliumEndpoints {
+			r.writer.Replace(owner, claims, true)
+		} else {
+			r.writer.Replace(owner, nil, true)
+		}
+	}
+}
+
+// written sets the status of all rows to done, like the reconciler.
+func (r *followerRig) written(tb testing.TB) {
+	tb.Helper()
+	txn := r.db.WriteTxn(r.table)
+	defer txn.Commit()
+	for e := range r.table.All(txn) {
+		_, _, err := r.table.Insert(txn, e.Clone().WithStatus(reconciler.StatusDone()))
+		require.NoError(tb, err)
+	}
+}
+
+func (r *followerRig) setID(tb testing.TB, node int, complete bool) {
+	tb.Helper()
+	txn := r.db.WriteTxn(r.idTable)
+	defer txn.Commit()
+	_, _, err := r.idTable.Insert(txn, &nodeids.NodeID{ID: uint16(node + 1), Name: fmt.Sprint("node-", node)})
+	require.NoError(tb, err)
+	if complete {
+		r.idsInitialized(txn)
+	}
+}
+
+// next runs a round, and counts the pending rows of each node. It reports whether the table is initialized in the same snapshot.
+func (r *followerRig) next() (pending map[string]int, initialized bool) {
+	r.round(r.db.ReadTxn(), statedb.NewWatchSet())
+	txn := r.db.ReadTxn()
+	pending = map[string]int{}
+	for e := range r.table.All(txn) {
+		if e.GetStatus().Kind == reconciler.StatusKindPending {
+			pending[e.Node()]++
+		}
+	}
+	initialized, _ = r.table.Initialized(txn)
+	return pending, initialized
+}
+
+// All owners are complete, and their rows are written without the ids of nodes, which arrive later. The table, for which hooks wait, is initialized in the
+// commit that makes the rows pending again, and not before.
+func TestFollower_TableWaitsForIDs(t *testing.T) {
+	t.Parallel()
+	r := newFollowerRig(t)
+	r.claim(3, 2)
+	r.written(t)
+	pending, initialized := r.next()
+	require.Empty(t, pending)
+	require.False(t, initialized, "no id is known")
+	r.setID(t, 0, false)
+	pending, initialized = r.next()
+	require.Equal(t, map[string]int{"node-0": 2}, pending)
+	require.False(t, initialized, "more ids may come")
+	r.written(t)
+	r.setID(t, 1, true)
+	pending, initialized = r.next()
+	require.Equal(t, map[string]int{"node-1": 2, "node-2": 2}, pending, "the one with a new id, and the one without any")
+	require.True(t, initialized)
+	r.written(t)
+	pending, initialized = r.next()
+	require.Empty(t, pending)
+	require.True(t, initialized)
+}
+
+// BenchmarkFollower_NodeJoins measures a new id of a node with 30 pods in a cluster of n nodes.
+func BenchmarkFollower_NodeJoins(b *testing.B) {
+	for _, nodes := range []int{50, 500, 5000} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			r := newFollowerRig(b)
+			r.claim(nodes, 30)
+			for i := range nodes {
+				r.setID(b, i, i == nodes-1)
+			}
+			r.round(r.db.ReadTxn(), statedb.NewWatchSet())
+			id := uint16(nodes)
+			for b.Loop() {
+				id++
+				txn := r.db.WriteTxn(r.idTable)
+				_, _, err := r.idTable.Insert(txn, &nodeids.NodeID{ID: id%1000 + 10_000, Name: "node-7"})
+				require.NoError(b, err)
+				r.round(txn.Commit(), statedb.NewWatchSet())
+			}
+		})
+	}
+}

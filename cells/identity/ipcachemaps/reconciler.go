@@ -1,0 +1,16 @@
+package ipcachemaps
+
+import (
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/mapreconciler"
+	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+)
+
+// newReconciler registers the reconciler that writes rows to the maps.
+func newReconciler(
+	params reconciler.Params, table statedb.RWTable[*ipcachetable.Entry], ops *ops,
+) (reconciler.Reconciler[*ipcachetable.Entry], error) {
+	return mapreconciler.Register(params, "ipcache", table, ops, ops)
+}
