@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/cells/k8sclient"
 	"github.com/waggle-net/waggle/cells/leaderelection"
 	"github.com/waggle-net/waggle/cells/liveness"
-	"github.com/waggle-net/waggle/cells/policystatus"
+	"github.com/waggle-net/waggle/cells/policy/policystatus"
 	"github.com/waggle-net/waggle/cells/servicestatus"
 )
 

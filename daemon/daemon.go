@@ -52,7 +52,7 @@ import (
 	"github.com/waggle-net/waggle/cells/nodes"
 	"github.com/waggle-net/waggle/cells/overlay"
 	"github.com/waggle-net/waggle/cells/pathtest"
-	"github.com/waggle-net/waggle/cells/policy"
+	"github.com/waggle-net/waggle/cells/policy/policymaps"
 	"github.com/waggle-net/waggle/cells/pprof"
 	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/servicehealth"
@@ -99,7 +99,7 @@ var ControlPlane = cell.Group(
 	ciliumnode.Cell,
 	endpointmanager.Cell,
 	identityallocator.Cell,
-	policy.Cell,
+	policymaps.Cell,
 	services.Cell,
 	endpointstate.Cell,
 	ciliumendpoints.Cell,

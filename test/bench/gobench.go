@@ -113,7 +113,7 @@ func (b *bench) compiler(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return b.goBench(ctx, "./cells/policy", "Add", []figure{
+	return b.goBench(ctx, "./cells/policy/policymaps", "Add", []figure{
 		{"Add/", "ns/op", "pass of an ADD, 250 endpoints, 500 policies", unlimited, durations},
 	})
 }

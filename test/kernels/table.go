@@ -106,7 +106,7 @@ var omissions = []omission{
 	{"cells/maps", newer, ".*", unchanged},
 	{"cells/metrics", newer, ".*", unchanged},
 	{"cells/monitor", newer, ".*", unchanged},
-	{"cells/policy", both, "Programs_.*", decision},
+	{"cells/policy/policymaps", both, "Programs_.*", decision},
 	{"cells/nodehealth", newer, ".*", unchanged},
 	{"cells/nodemaps", newer, ".*", unchanged},
 	{"cells/overlay", newer, ".*", unchanged},

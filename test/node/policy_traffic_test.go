@@ -45,7 +45,7 @@ type span struct{ begin, end time.Duration }
 //   - Most spans lose none: the call takes microseconds, and a few datagrams are sent every 5 ms. Only a call that is interrupted loses some. If pods were
 //     switched one after the other, milliseconds apart, almost every span would lose some.
 //
-// The length of a sequence of lost datagrams is no criterion: the process may lose its CPU between two slots of the call. Exact tests in cells/policy
+// The length of a sequence of lost datagrams is no criterion: the process may lose its CPU between two slots of the call. Exact tests in cells/policy/policymaps
 // (TestTransition) and cells/endpoint/endpointmaps (policies-of-all-endpoints) cover that there is one call, and no moment without an entry before or after it. TCP
 // retransmissions are no criterion either: no counter has their times.
 func hardlyDisturbed(t *testing.T, l *load.Load, spans []span) {

@@ -1,0 +1,106 @@
+package policymaps
+
+import (
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// previousRun has the policies that the previous run enforced. While policies come from the copy on disk only, which may lack the newest ones, restored endpoints
+// keep these, unless the copy allows nothing beyond them.
+type previousRun struct {
+	slots   map[uint16]slot
+	entries map[uint32]map[policymap.Key]bool // whether an entry denies, by policy id and key
+	denies  bool                              // some entries deny identities or classes
+	settled bool                              // policies come from their sources, not from the copy on disk
+	nested  bool                              // the previous run had policies with nested address ranges, so all programs know them
+	classes bool                              // the previous run had classes of identities, so all programs know them: see [controller.startClasses]
+}
+
+func newPreviousRun(s *store, k *identityClasses) previousRun {
+	e := previousRun{slots: s.slots, entries: map[uint32]map[policymap.Key]bool{}, classes: len(k.written) > 0}
+	e.nested = len(s.nested) > 0
+	for k, entry := range s.stale {
+		if e.entries[k.ID] == nil {
+			e.entries[k.ID] = map[policymap.Key]bool{}
+		}
+		e.entries[k.ID][k.Key] = entry.Deny
+		e.denies = e.denies || entry.Deny && ofIdentities(k.Kind)
+	}
+	return e
+}
+
+// settle discards the entries of the previous run when synced is true: see [inputs.synced].
+func (e *previousRun) settle(synced bool) {
+	if synced && !e.settled {
+		e.entries, e.settled = nil, true
+	}
+}
+
+// slot returns the slot that an endpoint had when this run began.
+func (e *previousRun) slot(ep *endpoints.Endpoint) (slot, bool) {
+	s, found := e.slots[ep.ID]
+	return s, found && ep.Restored && int(s.ifindex) == ep.HostIfIndex
+}
+
+// has reports whether an endpoint keeps its restored policy if the desired one cannot be published.
+func (e *previousRun) has(ep *endpoints.Endpoint) bool {
+	_, found := e.slot(ep)
+	return found && !e.settled
+}
+
+// widens returns for which input an endpoint has to wait, "" for none. A restored endpoint waits if the copy on disk may allow more than the datapath allows
+// now. A new endpoint waits if the copy has no policy and the previous run enforced some.
+func (e *previousRun) widens(ep *endpoints.Endpoint, d decisions, policies int) string {
+	switch {
+	case e.settled:
+		return ""
+	case !e.has(ep) && policies == 0 && e.enforced():
+		return "the source of policies: the previous run enforced policies, and none is known now"
+	case !e.has(ep):
+		return ""
+	}
+	slot := e.slots[ep.ID]
+	if e.within(d[0], slot.ids[0]) && e.within(d[2], slot.ids[2]) {
+		return ""
+	}
+	return "the source of policies: the copy on disk allows more than the enforced policies"
+}
+
+// enforced reports whether an endpoint of the previous run had a policy.
+func (e *previousRun) enforced() bool {
+	for _, s := range e.slots {
+		if slices.Max(s.ids[:]) > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether a compiled policy allows nothing beyond a policy id of the previous run.
+func (e *previousRun) within(c *policymap.Compiled, id uint32) bool {
+	switch {
+	case id == 1:
+		return true
+	case c == nil || c.AllowsAll():
+		return false
+	}
+	before, kept := e.entries[id], 0
+	for entry := range c.Entries() {
+		deny, found := before[entry.Key]
+		if !entry.Deny && (!found || deny) {
+			return false
+		}
+		if entry.Deny && found && deny {
+			kept++
+		}
+	}
+	denies := 0
+	for _, deny := range before {
+		if deny {
+			denies++
+		}
+	}
+	return kept == denies
+}

@@ -1,0 +1,70 @@
+package policymaps
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/policymap"
+)
+
+// slowEntries are maps whose writes take two seconds of the monitor's time each.
+type slowEntries struct {
+	fakeEntries
+	passes func()
+}
+
+func (s slowEntries) Put(id uint32, e policymap.Entry) error {
+	s.passes()
+	return s.fakeEntries.Put(id, e)
+}
+
+// TestRun_LongPass_IsNoStall: the first round on a busy node takes minutes. The watchdog does not report it as stalled, so the agent is not restarted.
+func TestRun_LongPass_IsNoStall(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 40, 4)
+	pass := celltest.NewLongPass(w.DB)
+	c := newController(w.params)
+	c.store.maps = slowEntries{w.Entries.(fakeEntries), pass.Piece}
+	require.Greater(t, pass.Run(t, c.run), 2*time.Minute)
+}
+
+// TestRun_ManyRows_ReportsProgress: a round with many rows and few writes reports its progress as well.
+func TestRun_ManyRows_ReportsProgress(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 40, 4)
+	c, marks := newController(w.params), 0
+	c.alive = func() { marks++ }
+	require.NoError(t, c.restore())
+	defer c.in.close()
+	rows := 40 + 40 + 41 + 40 // endpoints, policies, identities, identities of endpoints
+	c.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
+	require.GreaterOrEqual(t, marks, rows)
+	marks = 0
+	c.compile(w.DB.ReadTxn())
+	require.GreaterOrEqual(t, marks, 40)
+}
+
+// TestVerify_LongRound_IsNoStall: the verify job waits for a long round, and the watchdog does not report the wait as a stall.
+func TestVerify_LongRound_IsNoStall(t *testing.T) {
+	t.Parallel()
+	w, m := newBench(t, 1, 1), heartbeat.NewMonitor()
+	v := &verifier{controller: w.controller}
+	ctx, end := heartbeat.Begin(t.Context(), heartbeat.NewGroup(nil, m, cell.FullModuleID{"policy"}), "verify-policies")
+	defer end()
+	v.mu.Lock()
+	done := make(chan error)
+	go func() { done <- v.run(ctx) }()
+	steps := 0
+	require.Eventually(t, func() bool {
+		steps++
+		return len(m.Step(2*time.Second, w.DB.ReadTxn())) == 0 && steps > 60
+	}, 30*time.Second, time.Millisecond)
+	v.mu.Unlock()
+	require.NoError(t, <-done)
+}

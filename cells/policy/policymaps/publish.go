@@ -1,0 +1,291 @@
+package policymaps
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
+)
+
+// taken reports whether the datapath has applied the published row of an endpoint. No packet of an endpoint without facts passes, so its row counts as
+// applied, unless the endpoint is restored and its facts may not be read yet.
+func (c *controller) taken(txn statedb.ReadTxn, ep *endpoints.Endpoint, row *endpointpolicies.EndpointPolicy) bool {
+	f, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID))
+	if !found {
+		all, _ := c.Facts.Initialized(txn)
+		return all || !ep.Restored
+	}
+	return f.Status.Kind == reconciler.StatusKindDone && int(f.IfIndex) == ep.HostIfIndex && f.Ingress == row.Ingress &&
+		f.Egress == row.Egress && f.PolicyRevision == row.Revision
+}
+
+// publish writes the policies of each endpoint, and the identity by which peers may know it. The maps have all entries of the published policies.
+//
+// Endpoints change to other policy ids first. A new identity is announced only when the datapath has applied all these changes, because until then an
+// endpoint may have a policy that does not know the identity.
+func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
+	if !w.idle && c.store.moved { // endpoints with unchanged rows may have other ids, or another error
+		w.ids = slices.Sorted(maps.Keys(c.views.by))
+	}
+	rows := make(map[uint16]*endpointpolicies.EndpointPolicy, len(w.ids))
+	for _, id := range w.ids {
+		v := c.views.by[id]
+		if !v.exists {
+			continue
+		}
+		row, changed := c.row(v, id)
+		rows[id] = row
+		w.flips = w.flips || changed && v.own
+		for i, policy := range idsOf(row) {
+			if policy > 1 && c.store.byID[policy] == nil {
+				w.kept = append(w.kept, v.of[i])
+			}
+		}
+	}
+	if known := c.in.knownTo; known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && (w.idle || !c.open(w)) {
+		if c.hasStaleClasses() {
+			err := c.clearClasses()
+			c.note(err)
+			w.again = err == nil
+		} else {
+			c.announceArrived()
+			c.announcedTo = known
+		}
+	}
+	if c.announcedTo > 0 {
+		c.note(c.known.announce())
+	}
+	if !w.idle {
+		c.raiseRevisions(w, rows)
+	}
+	c.commit(txn, w, rows)
+}
+
+// announceArrived announces the identities that were added since the last call, so that peers may have them.
+func (c *controller) announceArrived() {
+	for _, id := range c.in.arrived {
+		if c.in.known[id] {
+			c.announced[id] = true
+			c.known.add(id)
+		}
+	}
+	c.in.arrived = nil
+}
+
+// open reports whether a policy in use may lack a deny about a new identity: a deny that could not be written, or a deny of an endpoint that keeps an
+// outdated policy.
+func (c *controller) open(w *wanted) bool {
+	if c.previous.denies {
+		for _, unchanged := range c.views.restored {
+			if unchanged {
+				return true
+			}
+		}
+	}
+	if len(w.kept) > 0 && (c.previous.denies || slices.ContainsFunc(w.kept, deniesIdentities)) {
+		c.note(errors.New("a policy of the previous run is outdated and may lack denies about new identities: no new identity is announced"))
+		return true
+	}
+	for _, h := range c.store.byID {
+		switch {
+		case h.users == 0:
+		case h.open:
+			return true
+		case h.is != nil && !c.store.current[h.is] && deniesIdentities(h.is):
+			c.note(fmt.Errorf("policy %d is incomplete and may lack denies about new identities: no new identity is announced", h.id))
+			return true
+		}
+	}
+	return false
+}
+
+func deniesIdentities(compiled *policymap.Compiled) bool {
+	if compiled == nil {
+		return false
+	}
+	for e := range compiled.Entries() {
+		if e.Deny && ofIdentities(e.Kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// ofIdentities reports whether a new identity may need entries of a kind: entries about itself, or about a class that is new with it.
+func ofIdentities(kind policymap.Kind) bool {
+	return kind == policymap.Identity || kind == policymap.Class
+}
+
+// row returns the desired row of an endpoint, without its identity, and reports whether its policies change. If the maps do not have the desired policies,
+// the endpoint keeps its current ones, and a new endpoint has none.
+func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolicy, changed bool) {
+	ep, previous := c.in.subjects[id], v.published()
+	next := &endpointpolicies.EndpointPolicy{EndpointID: id, Attachment: ep.AttachmentID(), Revision: c.revision}
+	if previous != nil {
+		copied := *previous
+		next = &copied
+		next.Error = ""
+	}
+	d := v.of
+	in, err1 := c.decision(d[0], d[1], v.isolated[0])
+	out, err2 := c.decision(d[2], d[3], v.isolated[1])
+	if err := errors.Join(err1, err2); err != nil {
+		next.Error = err.Error()
+		if before, had := c.previous.slot(ep); had && previous == nil && c.previous.settled {
+			next.Ingress, next.Egress = before.decision(0, v.isolated[0]), before.decision(2, v.isolated[1])
+		}
+		return next, false
+	}
+	doubt := c.in.doubt(ep)
+	if doubt == "" {
+		doubt = c.previous.widens(ep, d, len(c.in.policies))
+	}
+	if doubt != "" {
+		next.Error = "waiting for " + doubt
+		return next, false
+	}
+	next.Ingress, next.Egress = in, out
+	changed = previous != nil && (previous.Ingress != in || previous.Egress != out)
+	return next, changed
+}
+
+// decision returns the policy ids of a direction.
+func (c *controller) decision(enforced, audited *policymap.Compiled, isolated bool) (d endpointpolicies.Decision, err error) {
+	if d.Enforced, err = c.idOf(enforced); err != nil {
+		return d, err
+	}
+	if audited != nil {
+		if d.Audited, err = c.idOf(audited); err != nil {
+			return d, err
+		}
+	}
+	d.Isolated = isolated
+	return d, nil
+}
+
+func (c *controller) idOf(compiled *policymap.Compiled) (endpointpolicies.Policy, error) {
+	if compiled == nil {
+		return endpointpolicies.Policy{}, errors.New("its policy is not compiled")
+	}
+	if compiled.AllowsAll() {
+		return endpointpolicies.Policy{ID: 1}, nil
+	}
+	h := c.store.by[compiled]
+	switch {
+	case h == nil:
+		return endpointpolicies.Policy{}, errors.New("its policy has no number")
+	case !h.complete(compiled):
+		return endpointpolicies.Policy{}, c.incomplete(h)
+	}
+	return endpointpolicies.Policy{ID: h.id, Shape: compiled.Shape()}, nil
+}
+
+// incomplete returns an error with the reason why the maps do not have a policy, and with the remedy.
+func (c *controller) incomplete(h *mapPolicy) error {
+	if errors.Is(h.err, errFull) {
+		return fmt.Errorf("policy %d: %w. The costliest are %s. Have fewer or wider rules, or raise --bpf-policy-map-max", h.id, h.err,
+			c.store.costliest())
+	}
+	return fmt.Errorf("policy %d: %w", h.id, h.err)
+}
+
+// datapathIdentity returns the identity by which the datapath knows an endpoint; 0 for none.
+func (c *controller) datapathIdentity(previous *endpointpolicies.EndpointPolicy, id uint16) uint32 {
+	if previous != nil {
+		return previous.Identity
+	}
+	before, had := c.previous.slot(c.in.subjects[id])
+	if !had {
+		return 0
+	}
+	return before.identity
+}
+
+// raiseRevisions gives a new revision to the rows of endpoints for which established flows may have to be evaluated differently.
+func (c *controller) raiseRevisions(w *wanted, rows map[uint16]*endpointpolicies.EndpointPolicy) {
+	narrowed := map[uint32]bool{}
+	for _, h := range c.store.byID {
+		narrowed[h.id], h.narrowed = h.narrowed, false
+	}
+	raise := false
+	for _, id := range w.ids {
+		previous := c.views.by[id].published()
+		if previous == nil {
+			continue
+		}
+		shapes := [4]uint32{0: rows[id].Ingress.Enforced.Shape, 2: rows[id].Egress.Enforced.Shape}
+		for i, now := range idsOf(rows[id]) {
+			wrong := c.reevaluating && shapes[i]&policymap.ShapeClasses != 0
+			if i%2 == 0 && (now != idsOf(previous)[i] || narrowed[now] || wrong) {
+				raise = true
+				rows[id].Revision = c.revision + 1
+			}
+		}
+	}
+	if c.reevaluating = false; raise {
+		c.revision++
+	}
+}
+
+// commit writes the changed rows. It marks the endpoints that the next round must evaluate: endpoints whose row was written or deleted, and endpoints that
+// wait for something else than a row of their own.
+func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*endpointpolicies.EndpointPolicy) {
+	write := c.DB.WriteTxn(c.Published, c.Progress)
+	defer write.Abort()
+	all := true
+	for _, id := range w.ids {
+		row, v := rows[id], c.views.by[id]
+		previous := v.published()
+		if row == nil {
+			if v.row != nil {
+				_, _, _ = c.Published.Delete(write, v.row)
+				c.in.marked[id] = true
+			}
+			continue
+		}
+		if previous == nil && row.Error != "" && c.previous.has(c.in.subjects[id]) {
+			all = false
+			c.note(fmt.Errorf("endpoint %d keeps the policies of the previous run: %s", id, row.Error))
+			continue
+		}
+		number, found := identities.Of(txn, c.Of, id, row.Attachment)
+		switch {
+		case found && (c.announced[number.Identity] || number.Identity == c.datapathIdentity(previous, id)):
+			row.Identity = number.Identity
+		case previous == nil:
+			all, w.late = false, true
+			c.in.marked[id] = true
+			continue // the endpoint has no announced identity yet
+		}
+		if row.Error != "" || found && row.Identity != number.Identity {
+			c.in.marked[id] = true
+		}
+		if previous == nil || !previous.Equal(row) {
+			w.written, c.in.marked[id] = true, true
+			c.untaken = append(c.untaken, id)
+			_, _, _ = c.Published.Insert(write, row)
+		}
+	}
+	restored, _ := c.Endpoints.Initialized(txn)
+	identified, _ := c.Of.Initialized(txn)
+	if !c.complete && restored && identified && all {
+		c.Initialize(write)
+		c.complete = true
+	}
+	progress := policyprogress.Progress{Identities: c.announcedTo, Revision: c.revision}
+	if old, _, _ := c.Progress.Get(write, policyprogress.Row); old != progress && c.announcedTo > 0 {
+		_, _, _ = c.Progress.Insert(write, progress)
+	}
+	write.Commit()
+	c.first = false
+}

@@ -1,0 +1,104 @@
+package policymaps
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// TestFutile_FactsOfADD: the datapath applies the row of a new endpoint in two writes, and a round can act only on the second.
+func TestFutile_FactsOfADD(t *testing.T) {
+	w := newBench(t, 4, 1)
+	require.True(t, w.futile(0), "everything is taken over and nothing is due")
+	require.False(t, w.futile(time.Second), "something is due that facts may have to do with")
+
+	w.add(t, 4)
+	txn := w.DB.ReadTxn()
+	w.in.read(txn, statedb.NewWatchSet(), time.Now())
+	again := w.pass(txn, statedb.NewWatchSet())
+	require.Equal(t, []uint16{5}, w.untaken)
+	require.Equal(t, recheckInterval, again, "a pass looks again in any case")
+
+	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(5))
+	require.True(t, found)
+	f := &bpfendpoints.Facts{ID: 5, IfIndex: 5, Identity: row.Identity, Ingress: row.Ingress, Egress: row.Egress, PolicyRevision: row.Revision,
+		Status: reconciler.StatusPending()}
+	put(t, w.DB, w.facts, f)
+	require.True(t, w.futile(again), "they are not written yet")
+	require.Equal(t, []uint16{5}, w.untaken)
+
+	done := *f
+	put(t, w.DB, w.facts, done.WithStatus(reconciler.StatusDone()))
+	require.False(t, w.futile(again), "the pass after that lets others in and cleans up")
+}
+
+// A deleted endpoint does not delay the next round.
+func TestFutile_DeletedEndpoint(t *testing.T) {
+	w := newBench(t, 4, 1)
+	w.add(t, 4)
+	txn := w.DB.ReadTxn()
+	w.in.read(txn, statedb.NewWatchSet(), time.Now())
+	again := w.pass(txn, statedb.NewWatchSet())
+	put(t, w.DB, w.facts, &bpfendpoints.Facts{ID: 5, IfIndex: 5, Status: reconciler.StatusPending()})
+	require.True(t, w.futile(again))
+
+	write := w.DB.WriteTxn(w.Published)
+	_, _, err := w.Published.Delete(write, &endpointpolicies.EndpointPolicy{EndpointID: 5})
+	require.NoError(t, err)
+	write.Commit()
+	require.False(t, w.futile(again))
+}
+
+// TestPassOver_AddressesOfOtherNodes: changes of addresses on other nodes start no round until a rule names ports of peers.
+func TestPassOver_AddressesOfOtherNodes(t *testing.T) {
+	w := newBench(t, 4, 1)
+	cache, changed := w.IPCache.(statedb.RWTable[*ipcache.Entry]), statedb.NewWatchSet()
+	w.in.read(w.DB.ReadTxn(), changed, time.Now())
+	for i := range 3 {
+		put(t, w.DB, cache, ipcache.NewEntry(ipcache.Claim{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), 32), Identity: 256}, ""))
+		closed, err := changed.Wait(t.Context(), 0)
+		require.NoError(t, err)
+		require.True(t, w.in.passOver(closed[0], changed))
+	}
+	put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 1, ContainerID: "0", IfName: "eth0", HostIfIndex: 9})
+	closed, err := changed.Wait(t.Context(), 0)
+	require.NoError(t, err)
+	require.False(t, w.in.passOver(closed[0], changed), "an endpoint of this node")
+
+	w.in.peers.loaded = true
+	put(t, w.DB, cache, ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256}, ""))
+	closed, err = changed.Wait(t.Context(), 0)
+	require.NoError(t, err)
+	require.False(t, w.in.passOver(closed[0], changed), "a rule names ports of peers")
+}
+
+// TestPeers_SlotsOutliveTheRule: the slots that endpoints had when this run began are still known when another rule names ports of peers.
+func TestPeers_SlotsOutliveTheRule(t *testing.T) {
+	w := newBench(t, 4, 1)
+	read := func() { w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now()) }
+	slots := map[uint16]slot{7: {ifindex: 3}}
+	w.in.peers.slots = slots
+	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
+	named := &k8s.NetworkPolicy{Namespace: "ns-0", Name: "to-web", IsEgress: true, Egress: []k8s.PolicyRule{{
+		Peers: []k8s.Peer{{Namespaces: &k8s.Selector{}}}, Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: "web"}}}}}
+	put(t, w.DB, rules, named)
+	read()
+	require.True(t, w.in.peers.loaded)
+	txn := w.DB.WriteTxn(rules)
+	_, _, err := rules.Delete(txn, named)
+	require.NoError(t, err)
+	txn.Commit()
+	read()
+	require.False(t, w.in.peers.loaded)
+	require.Equal(t, slots, w.in.peers.slots)
+}

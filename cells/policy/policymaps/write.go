@@ -1,0 +1,194 @@
+package policymaps
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/policymap"
+)
+
+// errFull is the reason for a policy that does not fit into the maps.
+var errFull = errors.New("the maps are full")
+
+// write changes all ids to their targets: first changes that free entries, then changes that only deny, then the others, small ones before large ones. An id
+// that does not fit stays unchanged.
+func (s *store) write() {
+	var work []*mapPolicy
+	for _, h := range s.byID {
+		h.err, h.open, h.change = nil, false, policymap.Diff{}
+		if h.target != nil && !h.complete(h.target) {
+			h.change = h.target.Diff(h.is)
+			work, s.moved = append(work, h), true
+		}
+	}
+	slices.SortFunc(work, func(a, b *mapPolicy) int {
+		return cmp.Or(cmp.Compare(len(a.change.AddedAllows), len(b.change.AddedAllows)),
+			cmp.Compare(len(a.change.AddedDenies), len(b.change.AddedDenies)), cmp.Compare(a.id, b.id))
+	})
+	for _, h := range work {
+		s.apply(h)
+		s.alive()
+	}
+}
+
+// apply changes one id to its target if the maps have the capacity.
+func (s *store) apply(h *mapPolicy) {
+	d, mended := h.change, h.is != nil && h.broken
+	if h.is == nil {
+		h.name()
+	}
+	need := h.missingCapacity(d.AddedDenies).plus(h.missingCapacity(d.AddedAllows))
+	free := s.capacity.minus(s.used())
+	if !need.fits(free) && len(d.AddedAllows) == 0 && len(d.Removed) > 0 {
+		if h.err = s.shrink(h, nil); h.err != nil { // removed entries free the capacity for denies
+			return
+		}
+		free = free.plus(capacityOf(d.Removed))
+	}
+	if !need.fits(free) {
+		s.reject(h, need)
+		return
+	}
+	var remains []policymap.Entry // entries of incomplete changes
+	if len(h.extra) > 0 {
+		remains = h.beyond()
+	}
+	h.reserve(d.AddedDenies)
+	h.reserve(d.AddedAllows)
+	write := slices.Concat(d.AddedDenies, d.Changed, d.Renamed, d.AddedAllows)
+	if h.broken {
+		write = slices.SortedStableFunc(h.target.Entries(), deniesFirst)
+	}
+	if h.err = s.put(h, write); h.err != nil {
+		h.open = true
+		return
+	}
+	if h.err = s.shrink(h, remains); h.err != nil {
+		return
+	}
+	h.narrowed = h.narrowed || mended || h.is != nil && s.narrows(d) // flows may have been evaluated without the missing entries
+	if h.is != nil {
+		h.name()
+	}
+	h.is, h.extra, h.broken = h.target, nil, false
+	entries, ranges := h.is.Len()
+	h.size = capacity{entries, ranges}
+}
+
+// shrink removes the entries that the target does not have and the remains of other changes, allows before denies. Until the id has its target, it counts as
+// broken, because entries of is may be missing.
+func (s *store) shrink(h *mapPolicy, remains []policymap.Entry) error {
+	remove := slices.Concat(h.change.Removed, remains)
+	slices.SortStableFunc(remove, func(a, b policymap.Entry) int { return deniesFirst(b, a) })
+	if err := s.remove(h, remove); err != nil {
+		return err
+	}
+	if len(remove) > 0 {
+		h.broken, h.narrowed = true, h.narrowed || s.narrows(h.change)
+	}
+	return nil
+}
+
+// reject records that an id does not fit. It still writes the denies if they fit without the allows: they open nothing, and peers that no policy knows yet
+// must not be allowed without them.
+func (s *store) reject(h *mapPolicy, need capacity) {
+	free := s.capacity.minus(s.used())
+	h.err = fmt.Errorf("%w: it needs %d more entries and %d more ranges of ports, and %d and %d are free", errFull, need.entries,
+		need.ranges, free.entries, free.ranges)
+	if h.is == nil {
+		return // no endpoint has the id
+	}
+	denies := h.change.AddedDenies
+	if h.missingCapacity(denies).fits(free) {
+		h.reserve(denies)
+		if err := s.put(h, denies); err == nil {
+			h.narrowed = h.narrowed || len(denies) > 0
+			return
+		}
+	}
+	h.open = len(denies) > 0
+}
+
+// put writes entries of an id.
+func (s *store) put(h *mapPolicy, list []policymap.Entry) error {
+	for _, e := range list {
+		if err := s.maps.Put(h.id, e); err != nil {
+			h.broken = true
+			return fmt.Errorf("write an entry of policy %d: %w", h.id, err)
+		}
+	}
+	return nil
+}
+
+func (s *store) remove(h *mapPolicy, list []policymap.Entry) error {
+	for _, e := range list {
+		if err := s.maps.Delete(h.id, e.Key); err != nil {
+			h.broken = true
+			return fmt.Errorf("delete an entry of policy %d: %w", h.id, err)
+		}
+	}
+	return nil
+}
+
+// inheritRange copies the entries about parent to child, in each id that endpoints may still have and that does not know child: until these endpoints get their
+// new policies, both ranges have the same verdicts. Policies with nested ranges need no copies. Parent 0 means that no CIDR contains child.
+func (s *store) inheritRange(parent, child uint32) error {
+	if parent == 0 {
+		return nil
+	}
+	for _, h := range s.byID {
+		if h.is == nil || s.current[h.is] || h.is.Nested() {
+			continue
+		}
+		var inherited []policymap.Entry
+		for e := range h.is.Entries() {
+			inherited = inherit(inherited, e, parent, child)
+		}
+		for _, e := range h.extra { // entries that parent has inherited
+			inherited = inherit(inherited, e, parent, child)
+		}
+		if !h.missingCapacity(inherited).fits(s.capacity.minus(s.used())) {
+			return fmt.Errorf("policy %d, which is still in use, does not know an address range: %w", h.id, errFull)
+		}
+		h.reserve(inherited)
+		slices.SortStableFunc(inherited, deniesFirst)
+		if err := s.put(h, inherited); err != nil {
+			return err
+		}
+	}
+	return s.inheritStale(parent, child)
+}
+
+func inherit(inherited []policymap.Entry, e policymap.Entry, parent, child uint32) []policymap.Entry {
+	if e.Identity != parent || e.Kind != policymap.CIDR && e.Kind != policymap.CIDROutside {
+		return inherited
+	}
+	e.Identity = child
+	return append(inherited, e)
+}
+
+// inheritStale does the same for the ids of the previous run.
+func (s *store) inheritStale(parent, child uint32) error {
+	for k, before := range s.stale {
+		if s.nested[k.ID] {
+			continue
+		}
+		for _, e := range inherit(nil, before, parent, child) {
+			inherited := entryKey{k.ID, e.Key}
+			if _, there := s.stale[inherited]; there {
+				continue
+			}
+			need := capacityOf([]policymap.Entry{e})
+			if !need.fits(s.capacity.minus(s.used())) {
+				return fmt.Errorf("policy %d of the previous run, which is still in use, does not know an address range: %w", k.ID, errFull)
+			}
+			if err := s.maps.Put(k.ID, e); err != nil {
+				return fmt.Errorf("write an entry of policy %d of the previous run: %w", k.ID, err)
+			}
+			s.stale[inherited], s.old = e, s.old.plus(need)
+		}
+	}
+	return nil
+}
