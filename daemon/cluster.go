@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/cells/leaderelection"
 	"github.com/waggle-net/waggle/cells/liveness"
 	"github.com/waggle-net/waggle/cells/policy/policystatus"
-	"github.com/waggle-net/waggle/cells/servicestatus"
+	"github.com/waggle-net/waggle/cells/service/servicestatus"
 )
 
 // Cluster lists the cells of the cluster role. This role needs no privileges, no state on disk and no access to the node. The election is the first of the

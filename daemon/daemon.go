@@ -55,12 +55,12 @@ import (
 	"github.com/waggle-net/waggle/cells/policy/policymaps"
 	"github.com/waggle-net/waggle/cells/pprof"
 	"github.com/waggle-net/waggle/cells/selftest"
-	"github.com/waggle-net/waggle/cells/servicehealth"
-	"github.com/waggle-net/waggle/cells/servicemaps"
-	"github.com/waggle-net/waggle/cells/services"
+	"github.com/waggle-net/waggle/cells/service/servicecontroller"
+	"github.com/waggle-net/waggle/cells/service/servicehealth"
+	"github.com/waggle-net/waggle/cells/service/servicemaps"
+	"github.com/waggle-net/waggle/cells/service/socketlb"
+	"github.com/waggle-net/waggle/cells/service/sockterm"
 	"github.com/waggle-net/waggle/cells/shell"
-	"github.com/waggle-net/waggle/cells/socketlb"
-	"github.com/waggle-net/waggle/cells/sockterm"
 	"github.com/waggle-net/waggle/cells/sysctl"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
@@ -100,7 +100,7 @@ var ControlPlane = cell.Group(
 	endpointmanager.Cell,
 	identityallocator.Cell,
 	policymaps.Cell,
-	services.Cell,
+	servicecontroller.Cell,
 	endpointstate.Cell,
 	ciliumendpoints.Cell,
 	unmanagedpodfinder.Cell,

@@ -120,7 +120,7 @@ func (b *bench) compiler(ctx context.Context) error {
 
 // serviceMaps measures the path of services from Kubernetes rows to real maps.
 func (b *bench) serviceMaps(ctx context.Context) error {
-	return b.goBench(ctx, "./cells/servicemaps", "Privileged", []figure{
+	return b.goBench(ctx, "./cells/service/servicemaps", "Privileged", []figure{
 		{"PrivilegedServices", "ns/sync", "50,000 services, from rows of Kubernetes into maps, cold", servicesBudget, durations},
 		{"PrivilegedServices", "ns/told", "and until the table says so", unlimited, durations},
 		{"PrivilegedServices", "ns/cpu", "and processor time of that", unlimited, durations},
@@ -134,7 +134,7 @@ func (b *bench) serviceMaps(ctx context.Context) error {
 
 // serviceChanges measures how the cell of services processes changes of backends that many services share, and of a service with many backends.
 func (b *bench) serviceChanges(ctx context.Context) error {
-	return b.goBench(ctx, "./cells/services", "SharedBackends|SliceEvent|LargeService|ServicesOfTheNode", []figure{
+	return b.goBench(ctx, "./cells/service/servicecontroller", "SharedBackends|SliceEvent|LargeService|ServicesOfTheNode", []figure{
 		{"SharedBackends/", "ns/op", "one of 10 backends of 2,000 services", sharedBackendBudget, durations},
 		{"SliceEvent", "ns/pass-p50", "one slice of these services, p50", unlimited, durations},
 		{"SliceEvent", "ns/pass-p99", "and p99 of that", sliceEventBudget, durations},

@@ -47,8 +47,8 @@ var suites = []suite{
 	{pkg: "cells/nodemaps", kernels: oldest, tests: ".*"},
 	{pkg: "cells/overlay", kernels: oldest, tests: ".*"},
 	{pkg: "cells/endpoint/podmtu", kernels: oldest, tests: ".*"},
-	{pkg: "cells/servicemaps", kernels: oldest, tests: "Maps_.*"},
-	{pkg: "cells/sockterm", kernels: oldest, tests: ".*"},
+	{pkg: "cells/service/servicemaps", kernels: oldest, tests: "Maps_.*"},
+	{pkg: "cells/service/sockterm", kernels: oldest, tests: ".*"},
 	{pkg: "cni", kernels: oldest, tests: "Add_DualStack|Check_FindsMissingObjects|Del_DefersLinkDeletion_NamespaceIsReusable|" +
 		"Del_ForeignLink|GC_DeletesUnlistedAttachments", programs: "waggle-cni"},
 	{pkg: "pkg/bpffs", kernels: oldest, tests: ".*"},
@@ -111,9 +111,9 @@ var omissions = []omission{
 	{"cells/nodemaps", newer, ".*", unchanged},
 	{"cells/overlay", newer, ".*", unchanged},
 	{"cells/endpoint/podmtu", newer, ".*", unchanged},
-	{"cells/servicemaps", newer, "Maps_.*", unchanged},
-	{"cells/servicemaps", both, "Chain_.*", "it tests the cells that feed the maps; Maps_ tests the same calls in the kernel"},
-	{"cells/sockterm", newer, ".*", unchanged},
+	{"cells/service/servicemaps", newer, "Maps_.*", unchanged},
+	{"cells/service/servicemaps", both, "Chain_.*", "it tests the cells that feed the maps; Maps_ tests the same calls in the kernel"},
+	{"cells/service/sockterm", newer, ".*", unchanged},
 	{"cmd/waggle-agent", both, ".*", "test/node covers the same kernel behaviour"},
 	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|NoLinkIsUndone|TerminatedIsUndone|Killed_DelRemovesRemains|" +
 		"AllNamesUsedByPendingDeletions|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|WaitsForTheHostEnd|AgentDiesDuringPut|" +

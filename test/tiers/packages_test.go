@@ -118,7 +118,7 @@ func TestTree_CachedTestsReadMachineIdentity(t *testing.T) {
 
 func TestSplit_IncludesSubpackages(t *testing.T) {
 	t.Parallel()
-	race, rest := thisTree(t).split([]string{"./cells/k8stables/reflectors", "./cells/servicehealth", "./cells/mtu"})
+	race, rest := thisTree(t).split([]string{"./cells/k8stables/reflectors", "./cells/service/servicehealth", "./cells/mtu"})
 	if len(race) != 2 || !slices.Equal(rest, []string{"./cells/mtu"}) {
 		t.Errorf("under the race detector %q, without %q", race, rest)
 	}

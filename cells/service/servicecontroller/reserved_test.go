@@ -1,0 +1,80 @@
+package servicecontroller
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// TestExternalIPs_ReservedPorts: a Service whose external IP is an address of the node or of an API server does not get the ports on which the node or the
+// API server listens. Other addresses and ports are served.
+func TestExternalIPs_ReservedPorts(t *testing.T) {
+	t.Parallel()
+	const own, api, endpoint, distant = "10.0.0.1", "10.0.0.77", "10.0.0.78", "192.0.2.9"
+	for _, c := range []struct {
+		addr     string
+		port     uint16
+		protocol string
+		problem  string // after the address; empty: the Service owns it
+	}{
+		{own, 80, "TCP", ""},
+		{own, 10250, "TCP", "is the port of the kubelet on this node"},
+		{own, 10250, "UDP", ""},
+		{distant, 10250, "TCP", ""},
+		{own, 10256, "TCP", "is the port of the health check of the service proxy on this node"},
+		{own, 4240, "TCP", "is the port of --cluster-health-port on this node"},
+		{own, 8472, "UDP", "is the port of --tunnel-port on this node"},
+		{own, 9962, "TCP", "is the port of --prometheus-serve-addr on this node"},
+		{own, 30100, "UDP", "lies in --node-port-range, which is reserved for NodePorts and health checks on this node"},
+		{distant, 30100, "UDP", ""},
+		{api, 6443, "TCP", "belongs to the API server"},
+		{api, 443, "TCP", ""},
+		{endpoint, 8443, "TCP", "belongs to the API server"},
+		{"10.0.0.79", 443, "TCP", "belongs to the API server"},
+	} {
+		t.Run(fmt.Sprint(c.addr, " ", c.port, c.protocol), func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, DefaultConfig, &fakeIDs{})
+			s := &k8s.Service{Namespace: "a", Name: "web", Type: "ClusterIP", ClusterIPs: ips("10.96.0.1"), ExternalIPs: ips(c.addr),
+				Ports: []k8s.ServicePort{{Name: "x", Protocol: c.protocol, Port: c.port}}}
+			b.insert(s, nodeaddresses.Address{Addr: netip.MustParseAddr(own), Device: "eth0", NodePort: true})
+			b.state(sources.Synced)
+			b.step()
+			// Addresses of API servers that become known later count as well.
+			b.insert(apiservers.Server{Server: "https://" + api + ":6443", Reachable: apiservers.Yes}, apiservers.Server{Server: "https://10.0.0.79"},
+				apiservers.Server{Server: "https://api.example:6443"},
+				&k8s.EndpointSlice{Namespace: "default", Name: "kubernetes", Service: "kubernetes", AddressType: "IPv4",
+					Endpoints: []k8s.SliceEndpoint{{Addrs: ips(endpoint), Ready: true}}, Ports: []k8s.SlicePort{{Name: "https", Protocol: "TCP", Port: 8443}}})
+			b.step()
+			problem, at := "", fmt.Sprintf("%s:%d/%s", c.addr, c.port, c.protocol)
+			if c.problem != "" {
+				problem = "ExternalIPs " + at + ": " + c.problem
+			}
+			b.expect("problems", b.problemsOf(s.Key()), problem)
+			owned := map[bool]string{true: "", false: "ExternalIPs of a/web"}[c.problem != ""]
+			got := ""
+			for a, of := range b.owned() {
+				if a.String() == at {
+					got = of[:len("ExternalIPs of a/web")]
+				}
+			}
+			b.expect("owner of "+at, got, owned)
+		})
+	}
+}
+
+// TestNewListener_ReadsThePort: the port is parsed from an address in the syntax of flags.
+func TestNewListener_ReadsThePort(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]uint16{"": 0, ":9962": 9962, "0.0.0.0:10256": 10256, "[::]:80": 80, "nothing": 0} {
+		if got := settings.NewListener("f", value).Listener; got.Port != want {
+			t.Errorf("%q: port %d, want %d", value, got.Port, want)
+		}
+	}
+}
