@@ -8,7 +8,6 @@ import (
 
 	"github.com/waggle-net/waggle/cells/apiserver"
 	"github.com/waggle-net/waggle/cells/basedevices"
-	"github.com/waggle-net/waggle/cells/ciliumnode"
 	"github.com/waggle-net/waggle/cells/cniconf"
 	"github.com/waggle-net/waggle/cells/configs"
 	"github.com/waggle-net/waggle/cells/crds"
@@ -31,27 +30,28 @@ import (
 	"github.com/waggle-net/waggle/cells/identity/synchostips"
 	"github.com/waggle-net/waggle/cells/ipmasqagent"
 	"github.com/waggle-net/waggle/cells/k8sclient"
-	"github.com/waggle-net/waggle/cells/k8snode"
 	"github.com/waggle-net/waggle/cells/k8stables"
 	"github.com/waggle-net/waggle/cells/liveness"
 	"github.com/waggle-net/waggle/cells/loader"
-	"github.com/waggle-net/waggle/cells/localnode"
 	"github.com/waggle-net/waggle/cells/maps"
 	"github.com/waggle-net/waggle/cells/masquerade"
 	"github.com/waggle-net/waggle/cells/metrics"
 	"github.com/waggle-net/waggle/cells/monitor"
 	"github.com/waggle-net/waggle/cells/mtu"
 	"github.com/waggle-net/waggle/cells/neighborlimits"
-	"github.com/waggle-net/waggle/cells/nodeaddresses"
-	"github.com/waggle-net/waggle/cells/nodecidr"
+	"github.com/waggle-net/waggle/cells/node/ciliumnode"
+	"github.com/waggle-net/waggle/cells/node/k8snode"
+	"github.com/waggle-net/waggle/cells/node/localnodecontroller"
+	"github.com/waggle-net/waggle/cells/node/nodeaddressfinder"
+	"github.com/waggle-net/waggle/cells/node/nodecidr"
+	"github.com/waggle-net/waggle/cells/node/nodehealthprober"
+	"github.com/waggle-net/waggle/cells/node/nodeidallocator"
+	"github.com/waggle-net/waggle/cells/node/nodelist"
+	"github.com/waggle-net/waggle/cells/node/nodemaps"
+	"github.com/waggle-net/waggle/cells/node/noderoutes"
+	"github.com/waggle-net/waggle/cells/node/pathtest"
 	"github.com/waggle-net/waggle/cells/nodefirewall"
-	"github.com/waggle-net/waggle/cells/nodehealth"
-	"github.com/waggle-net/waggle/cells/nodeids"
-	"github.com/waggle-net/waggle/cells/nodemaps"
-	"github.com/waggle-net/waggle/cells/noderoutes"
-	"github.com/waggle-net/waggle/cells/nodes"
 	"github.com/waggle-net/waggle/cells/overlay"
-	"github.com/waggle-net/waggle/cells/pathtest"
 	"github.com/waggle-net/waggle/cells/policy/policymaps"
 	"github.com/waggle-net/waggle/cells/pprof"
 	"github.com/waggle-net/waggle/cells/selftest"
@@ -93,9 +93,9 @@ var ControlPlane = cell.Group(
 	k8stables.Cell,
 	nodecidr.Cell,
 	ipamallocator.Cell,
-	localnode.Cell,
-	nodes.Cell,
-	nodeids.Cell,
+	localnodecontroller.Cell,
+	nodelist.Cell,
+	nodeidallocator.Cell,
 	ciliumnode.Cell,
 	endpointmanager.Cell,
 	identityallocator.Cell,
@@ -111,7 +111,7 @@ var ControlPlane = cell.Group(
 // Datapath lists the cells that observe the kernel and write desired rows into it.
 var Datapath = cell.Group(
 	devices.Cell,
-	nodeaddresses.Cell,
+	nodeaddressfinder.Cell,
 	mtu.Cell,
 	podmtu.Cell,
 	basedevices.Cell,
@@ -141,7 +141,7 @@ var Datapath = cell.Group(
 var Interfaces = cell.Group(
 	healthz.Cell,
 	servicehealth.Cell,
-	nodehealth.Cell,
+	nodehealthprober.Cell,
 	pathtest.Cell,
 	shell.Cell,
 	apiserver.Cell,

@@ -26,7 +26,7 @@ var expensive = map[string]string{
 	"cells/identity/identityallocator TestMany_ObjectsOfOtherNodes":         "tens of thousands of label sets, under the race detector",
 	"cells/identity/identityallocator TestMany_WithoutKubernetes":           "tens of thousands of label sets, under the race detector",
 	"cells/identity/identityallocator TestNumbers_SeventyThousandLabelSets": "seventy thousand label sets, under the race detector",
-	"cells/pathtest TestTester_FiveThousandNodes_LoadIsBounded":             "tests the paths to 5,000 nodes in virtual time, under the race detector",
+	"cells/node/pathtest TestTester_FiveThousandNodes_LoadIsBounded":        "tests the paths to 5,000 nodes in virtual time, under the race detector",
 	"test/kube TestPrivilegedCluster":                                       "starts a control plane and three nodes",
 	"test/kube TestPrivilegedCluster/*":                                     "each waits for a component of a real Kubernetes",
 	"test/kube TestPrivilegedCluster_LeavesNothing":                         "starts and kills two clusters",

@@ -16,10 +16,10 @@ import (
 var raced = strings.Fields(`
 	pkg/hive pkg/bootlog pkg/ipalloc pkg/deletequeue pkg/kubeapi pkg/writeback pkg/heartbeat pkg/inventory pkg/rtnl
 	cells/health cells/metrics cells/endpoint/ipamallocator cells/endpoint/endpointmanager cells/endpoint/unmanagedpodfinder cells/endpoint/endpointmaps cells/endpoint/endpointstate
-	cells/k8sclient cells/k8stables cells/identity/identityallocator cells/endpoint/ciliumendpoints cells/ciliumnode cells/k8snode cells/leaderelection
+	cells/k8sclient cells/k8stables cells/identity/identityallocator cells/endpoint/ciliumendpoints cells/node/ciliumnode cells/node/k8snode cells/leaderelection
 	cells/clusterpool cells/endpointgc cells/ciliumendpointslices cells/policy/policystatus cells/service/servicestatus cells/liveness cells/drift cells/endpoint/linkreaper cells/loader cells/maps
-	cells/service/servicecontroller cells/service/servicemaps cells/service/sockterm cells/masquerade cells/service/servicehealth cells/nodeaddresses cells/ipmasqagent
-	cells/apiserver cells/monitor cells/devices cells/nodes cells/noderoutes cells/nodeids cells/nodemaps cells/nodehealth cells/pathtest cells/identity/ipcachemaps pkg/client`)
+	cells/service/servicecontroller cells/service/servicemaps cells/service/sockterm cells/masquerade cells/service/servicehealth cells/node/nodeaddressfinder cells/ipmasqagent
+	cells/apiserver cells/monitor cells/devices cells/node/nodelist cells/node/noderoutes cells/node/nodeidallocator cells/node/nodemaps cells/node/nodehealthprober cells/node/pathtest cells/identity/ipcachemaps pkg/client`)
 
 // special lists packages whose tier does not follow from their tests, each with the reason.
 var special = map[string]struct{ tier, reason string }{

@@ -1,0 +1,19 @@
+package nodeaddressfinder
+
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+)
+
+// Cell computes the node's addresses from the devices and the Node. It is the only writer of the table node-addresses.
+var Cell = cell.Module("node-addresses", "Addresses of the node itself",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		tables.NewTable, // only this cell writes
+		newRules,        // checked flags
+	),
+	cell.Provide(statedb.RWTable[tables.Address].ToTable),
+	cell.Invoke(registerController),
+)

@@ -1,0 +1,105 @@
+package nodelist
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/statefile"
+)
+
+const (
+	seenKind = "former-ranges"
+	seenFile = "nodes.json"
+	// maxSeen limits the nodes in the file. Most nodes use less than 100 bytes.
+	maxSeen = 8192
+)
+
+// seen are the pod ranges that nodes had by decision of a writer other than their agents, by node name: the ranges of Nodes, or with --ipam=cluster-pool the
+// ranges that the cluster role assigned. With nodesDecide, only these count as former ranges of a node. A file stores them for the next run.
+type seen struct {
+	store  *statefile.Store
+	log    *slog.Logger
+	ranges map[string][]netip.Prefix
+	dirty  bool // the file is out of date
+	full   bool // the limit has excluded a node
+}
+
+func newSeen(s settings.Agent, log *slog.Logger) *seen {
+	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{}}
+}
+
+// load reads the file of the previous run. It quarantines an unusable file: nodes have their current ranges without it.
+func (s *seen) load() {
+	files, err := s.store.ReadAll()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("The previous ranges of nodes cannot be read; pods with addresses in them may get the identity world", "error", err)
+	}
+	for _, f := range files {
+		if f.Name != seenFile {
+			continue
+		}
+		ranges := map[string][]netip.Prefix{}
+		if f.Err == nil {
+			f.Err = json.Unmarshal(f.Document, &ranges)
+		}
+		if f.Err != nil {
+			kept, err := s.store.Quarantine(f.Name)
+			s.log.Warn("The previous ranges of nodes cannot be used; pods with addresses in them may get the identity world", "keptAs", kept, "error", errors.Join(f.Err, err))
+			continue
+		}
+		maps.Copy(s.ranges, ranges)
+	}
+}
+
+// take adds the first maxNoted ranges of a node, and keeps the last maxNoted ranges of each node.
+func (s *seen) take(node string, ranges []netip.Prefix) {
+	for _, p := range ranges[:min(len(ranges), maxNoted)] {
+		list, known := s.ranges[node]
+		if slices.Contains(list, p) {
+			continue
+		}
+		if !known && len(s.ranges) >= maxSeen {
+			if !s.full {
+				s.log.Warn("Cannot record the ranges of all nodes: too many nodes; pods with addresses in previous ranges may get the identity world", "limit", maxSeen, "node", node)
+			}
+			s.full = true
+			return
+		}
+		list = append(slices.Clip(list), p)
+		s.ranges[node], s.dirty = list[max(0, len(list)-maxNoted):], true
+	}
+}
+
+// forget removes the ranges of removed nodes.
+func (s *seen) forget(removed func(node string) bool) {
+	before := len(s.ranges)
+	maps.DeleteFunc(s.ranges, func(node string, _ []netip.Prefix) bool { return removed(node) })
+	s.dirty = s.dirty || len(s.ranges) != before
+}
+
+// save writes the file if it is out of date.
+func (s *seen) save() error {
+	if !s.dirty {
+		return nil
+	}
+	err := s.store.Open()
+	if err == nil {
+		err = s.store.Write(seenFile, s.ranges)
+	}
+	if err != nil {
+		return fmt.Errorf("record the previous ranges of nodes: %w: free space in the state directory", err)
+	}
+	s.dirty = false
+	return nil
+}
+
+// has reports whether the named node had a range.
+func (s *seen) has(node string, p netip.Prefix) bool { return slices.Contains(s.ranges[node], p) }

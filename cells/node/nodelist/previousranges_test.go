@@ -1,0 +1,69 @@
+package nodelist
+
+import (
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+)
+
+func loaded(t *testing.T, dir string) *seen {
+	t.Helper()
+	s := newSeen(settings.Agent{StateDir: dir}, slog.New(slog.DiscardHandler))
+	s.load()
+	return s
+}
+
+func prefixes(texts ...string) (list []netip.Prefix) {
+	for _, text := range texts {
+		list = append(list, netip.MustParsePrefix(text))
+	}
+	return list
+}
+
+func TestSeen_SurvivesRestart(t *testing.T) {
+	t.Parallel()
+	dir, both := t.TempDir(), prefixes("10.0.1.0/24", "10.0.2.0/24")
+	s := loaded(t, dir)
+	s.take("a", both[:1])
+	s.take("a", both[1:])
+	s.take("b", both[:1])
+	require.NoError(t, s.save())
+
+	s = loaded(t, dir)
+	require.True(t, s.has("a", both[0]))
+	require.True(t, s.has("a", both[1]), "the present one: it may be a former one before the agent runs again")
+	require.False(t, s.has("b", both[1]))
+	s.take("a", nil) // not known yet
+	s.take("a", both[1:])
+	require.False(t, s.dirty)
+	s.forget(func(node string) bool { return node == "a" })
+	require.NoError(t, s.save())
+	s = loaded(t, dir)
+	require.False(t, s.has("a", both[0]))
+	require.True(t, s.has("b", both[0]))
+
+	file := filepath.Join(dir, seenKind, seenFile)
+	require.NoError(t, os.WriteFile(file, []byte("nonsense"), 0o600))
+	require.False(t, loaded(t, dir).has("b", both[0]))
+	require.NoFileExists(t, file, "it is set aside")
+}
+
+func TestSeen_IsBounded(t *testing.T) {
+	t.Parallel()
+	s := loaded(t, t.TempDir())
+	for i := range 100 {
+		s.take("a", []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)})
+	}
+	require.Len(t, s.ranges["a"], maxNoted)
+	for i := range 2 * maxSeen {
+		require.Equal(t, i >= maxSeen, s.full)
+		s.take(string(rune(0x4e00+i)), prefixes("10.1.0.0/24"))
+	}
+	require.Len(t, s.ranges, maxSeen)
+}

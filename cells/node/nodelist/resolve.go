@@ -1,0 +1,347 @@
+package nodelist
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/wrote"
+)
+
+// maxClaims limits the addresses and ranges of one node, including refused ones: the node's agent writes the object.
+const maxClaims = 1024
+
+// maxNoted limits the ranges, current and former ones of both families, that an agent lists for its node.
+const maxNoted = 16
+
+// candidate is a node whose claims are being resolved.
+type candidate struct {
+	row     *tables.Node
+	created int64
+	node    *k8s.Node    // nil without one
+	cilium  *cilium.Node // nil without one
+}
+
+// resolve assigns addresses and pod ranges to nodes. Claims of trusted writers have precedence, and among equal writers the claims of the older node.
+//
+// With nodesDecide (--ipam=kubernetes) the order of precedence is: the local node's own state; ranges of Nodes, which the control plane writes; the main
+// addresses of Nodes, one of each family, then their other addresses, which kubelets write; ranges of CiliumNodes, former ranges and addresses of CiliumNodes,
+// which agents write. A node whose Node has ranges of a family has no other ranges of that family, except former ones that this agent has seen.
+//
+// Otherwise (--ipam=cluster-pool) it is: the local node's own state; the main addresses of Nodes, one of each family; ranges of CiliumNodes, which the cluster
+// role writes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write its Node's ranges while it has none; other
+// addresses of Nodes; addresses of CiliumNodes.
+func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*tables.Node {
+	all := candidates(self.Name, nodes, ciliumNodes)
+	c := claims{nodesDecide: nodesDecide, had: had}
+	for _, n := range all {
+		if n.row.Name == self.Name {
+			c.local(n.row, self)
+		}
+	}
+	for _, n := range all {
+		c.announce(n)
+	}
+	order := []func(*candidate){c.mainAddresses, c.ciliumRanges, c.previousRanges, c.specRanges, c.nodeAddresses, c.ciliumAddresses}
+	if nodesDecide {
+		order = []func(*candidate){c.specRanges, c.mainAddresses, c.nodeAddresses, c.ciliumRanges, c.previousRanges, c.ciliumAddresses}
+	}
+	for _, claim := range order {
+		for _, n := range all {
+			claim(n)
+		}
+	}
+	rows := make([]*tables.Node, 0, len(all))
+	for _, n := range all {
+		rows = append(rows, n.row)
+	}
+	return rows
+}
+
+// candidates returns all nodes, the local one included, sorted by age.
+func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*candidate {
+	byName := map[string]*candidate{self: {row: &tables.Node{Name: self, Source: tables.Local}}}
+	for _, n := range nodes {
+		c := byName[n.Name]
+		if c == nil {
+			c = &candidate{row: &tables.Node{Name: n.Name, Source: tables.Kubernetes}}
+			byName[n.Name] = c
+		}
+		c.node, c.created, c.row.UID = n, n.Created, n.UID
+	}
+	for _, n := range ciliumNodes {
+		c := byName[n.Name]
+		if c == nil {
+			c = &candidate{row: &tables.Node{Name: n.Name, UID: n.UID}, created: n.Created}
+			byName[n.Name] = c
+		}
+		c.row.Receives = receivesOf(n)
+		if c.cilium = n; n.Name != self {
+			c.row.Source = tables.CiliumNode
+		}
+	}
+	all := make([]*candidate, 0, len(byName))
+	for _, c := range byName {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b *candidate) int {
+		return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.row.UID, b.row.UID), cmp.Compare(a.row.Name, b.row.Name))
+	})
+	return all
+}
+
+// receivesOf returns the encapsulations that the agent of a node announces to receive.
+func receivesOf(n *cilium.Node) tables.Receives {
+	r := tables.ParseReceives(n.Annotations[ciliumv2.ReceivesAnnotation])
+	_, r.Agent = n.Annotations[wrote.Annotation]
+	return r
+}
+
+// local assigns the local node's own addresses and range.
+func (c *claims) local(row *tables.Node, self *localnode.LocalNode) {
+	for _, f := range []localnode.Family{self.IPv4, self.IPv6} {
+		if f.AllocRange.IsValid() {
+			c.addRange(row, f.AllocRange.Masked())
+		}
+		for _, a := range []tables.Address{{Type: tables.InternalIP, Addr: f.NodeIP}, {Type: tables.CiliumInternalIP, Addr: f.Router},
+			{Type: tables.HealthIP, Addr: f.Health}} {
+			if a.Addr.IsValid() {
+				c.addAddress(row, a)
+			}
+		}
+	}
+	for _, addr := range self.Addresses {
+		c.address(row.Name, addr) // reserved for this node, although the row does not list it
+	}
+}
+
+func (c *claims) specRanges(n *candidate) {
+	if n.node == nil || !c.nodesDecide && n.cilium != nil {
+		return
+	}
+	for _, text := range slices.Compact(append([]string{n.node.PodCIDR}, n.node.PodCIDRs...)) {
+		if p, ok := clusternodes.ParseRange(text); ok && !c.nodesDecide && c.crowded(n.row.Name, p) {
+			n.row.Refused = append(n.row.Refused, tables.Refusal{Claim: text, Why: "contains addresses or ranges of several nodes"})
+			continue
+		}
+		c.readRange(n.row, text)
+	}
+	n.row.FromNode = len(n.row.CIDRs)
+}
+
+// mainAddresses claims the first InternalIP, otherwise ExternalIP, of each family of a Node. So a node that lists
+// addresses of other nodes as further addresses takes none of these. nodeAddresses records refused claims.
+func (c *claims) mainAddresses(n *candidate) {
+	if n.node == nil {
+		return
+	}
+	listed := tables.Node{}
+	for _, a := range n.node.Addresses[:min(len(n.node.Addresses), maxClaims)] {
+		if addr, err := netip.ParseAddr(a.Address); err == nil && clusternodes.Usable(addr) {
+			listed.Addresses = append(listed.Addresses, tables.Address{Type: a.Type, Addr: addr})
+		}
+	}
+	for _, ipv6 := range []bool{false, true} {
+		main := tables.Address{Type: tables.InternalIP, Addr: listed.Typed(tables.InternalIP, ipv6)}
+		if !main.Addr.IsValid() {
+			main = tables.Address{Type: tables.ExternalIP, Addr: listed.Typed(tables.ExternalIP, ipv6)}
+		}
+		if main.Addr.IsValid() && !slices.Contains(n.row.Addresses, main) && c.address(n.row.Name, main.Addr) == nil {
+			n.row.Addresses = append(n.row.Addresses, main)
+		}
+	}
+}
+
+func (c *claims) nodeAddresses(n *candidate) {
+	if n.node == nil {
+		return
+	}
+	for _, a := range n.node.Addresses {
+		if a.Type == tables.InternalIP || a.Type == tables.ExternalIP {
+			c.readAddress(n.row, a.Type, a.Address)
+		}
+	}
+}
+
+// announce records the ranges in a CiliumNode, except the CiliumNode of the local node, which this agent writes itself.
+func (c *claims) announce(n *candidate) {
+	if n.cilium == nil || n.row.Source == tables.Local {
+		return
+	}
+	for _, text := range n.cilium.PodCIDRs[:min(len(n.cilium.PodCIDRs), maxClaims)] {
+		if p, ok := clusternodes.ParseRange(text); ok {
+			c.announced.Add(p, n.row.Name)
+		}
+	}
+}
+
+func (c *claims) ciliumRanges(n *candidate) {
+	if n.cilium == nil || n.row.Source == tables.Local {
+		return
+	}
+	for _, text := range n.cilium.PodCIDRs {
+		p, ok := clusternodes.ParseRange(text)
+		why := ""
+		switch {
+		case ok && c.nodesDecide && n.decided(p) && !c.had.has(n.row.Name, p):
+			why = "lies in no pod range of its Node"
+		case ok && c.crowded(n.row.Name, p):
+			why = "contains addresses or ranges of several nodes"
+		default:
+			c.readRange(n.row, text)
+			continue
+		}
+		if belowLimit(n.row, text) {
+			n.row.Refused = append(n.row.Refused, tables.Refusal{Claim: text, Why: why})
+		}
+	}
+}
+
+// previousRanges claims the former ranges that the agent of a node lists in its CiliumNode. It does not record refused ones, because the list may be out of date.
+func (c *claims) previousRanges(n *candidate) {
+	if n.row.Source == tables.Local {
+		return
+	}
+	present := len(n.row.CIDRs)
+	for _, p := range noted(n.cilium) {
+		if c.crowded(n.row.Name, p) || c.nodesDecide && n.decided(p) && !c.had.has(n.row.Name, p) || !belowLimit(n.row, p.String()) {
+			continue
+		}
+		if !slices.Contains(n.row.CIDRs, p) && c.prefix(n.row.Name, p) == nil {
+			n.row.CIDRs = append(n.row.CIDRs, p)
+		}
+	}
+	n.row.Former = len(n.row.CIDRs) - present
+}
+
+// noted returns the pod ranges that the agent of a node lists for its pods; none for nil.
+func noted(n *cilium.Node) (list []netip.Prefix) {
+	if n == nil {
+		return nil
+	}
+	for text := range strings.SplitSeq(n.Annotations[ciliumv2.PodRangesAnnotation], ",") {
+		if p, ok := clusternodes.ParseRange(text); ok && len(list) < maxNoted {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// decided reports whether the Node has pod ranges of the family of p, but none that contains p.
+func (n *candidate) decided(p netip.Prefix) (decided bool) {
+	if n.node == nil {
+		return false
+	}
+	for _, text := range append([]string{n.node.PodCIDR}, n.node.PodCIDRs...) {
+		switch own, ok := clusternodes.ParseRange(text); {
+		case !ok || own.Addr().Is4() != p.Addr().Is4():
+		case own.Bits() <= p.Bits() && own.Contains(p.Addr()):
+			return false
+		default:
+			decided = true
+		}
+	}
+	return decided
+}
+
+// ciliumAddresses claims addresses in a pod range of the node, such as its router address. Other addresses must be in its Node, if the node has one.
+func (c *claims) ciliumAddresses(n *candidate) {
+	if n.cilium == nil || n.row.Source == tables.Local {
+		return
+	}
+	for _, a := range n.cilium.Addresses {
+		switch {
+		case a.Type == ciliumv2.CiliumInternalIP:
+			c.readOfPods(n.row, a.Type, a.IP)
+		case n.node == nil && (a.Type == tables.InternalIP || a.Type == tables.ExternalIP):
+			c.readAddress(n.row, a.Type, a.IP)
+		}
+	}
+	c.readOfPods(n.row, tables.HealthIP, n.cilium.HealthIPv4)
+	c.readOfPods(n.row, tables.HealthIP, n.cilium.HealthIPv6)
+}
+
+// belowLimit reports whether the node is below its limit of claims. It records the first claim above the limit as refused and ignores all later ones.
+func belowLimit(row *tables.Node, claim string) bool {
+	number := len(row.Addresses) + len(row.CIDRs) + len(row.Refused)
+	if number == maxClaims {
+		row.Refused = append(row.Refused, tables.Refusal{Claim: claim, Why: fmt.Sprintf("exceeds the limit of %d claims of a node", maxClaims)})
+	}
+	return number < maxClaims
+}
+
+// readAddress parses and claims an address of an object. An empty text is ignored.
+func (c *claims) readAddress(row *tables.Node, kind, text string) {
+	if addr, ok := usable(row, text); ok {
+		c.addAddress(row, tables.Address{Type: kind, Addr: addr})
+	}
+}
+
+// readOfPods is readAddress for an address that must lie in a pod range of the node.
+func (c *claims) readOfPods(row *tables.Node, kind, text string) {
+	addr, ok := usable(row, text)
+	if !ok {
+		return
+	}
+	if _, found := c.ranges.Lookup(addr); !found {
+		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "lies in no pod range of its node"})
+		return
+	}
+	c.addAddress(row, tables.Address{Type: kind, Addr: addr})
+}
+
+// usable parses an address of an object, and records an unusable address as refused. It reports false for an empty text.
+func usable(row *tables.Node, text string) (netip.Addr, bool) {
+	if text == "" || !belowLimit(row, text) {
+		return netip.Addr{}, false
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil || !clusternodes.Usable(addr) {
+		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "is not a usable node address"})
+		return netip.Addr{}, false
+	}
+	return addr, true
+}
+
+func (c *claims) addAddress(row *tables.Node, a tables.Address) {
+	if slices.Contains(row.Addresses, a) {
+		return
+	}
+	if refusal := c.address(row.Name, a.Addr); refusal != nil {
+		row.Refused = append(row.Refused, *refusal)
+		return
+	}
+	row.Addresses = append(row.Addresses, a)
+}
+
+// readRange parses and claims a pod range of an object. An empty text is ignored.
+func (c *claims) readRange(row *tables.Node, text string) {
+	if text == "" || !belowLimit(row, text) {
+		return
+	}
+	p, ok := clusternodes.ParseRange(text)
+	if !ok {
+		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "is not a usable pod range"})
+		return
+	}
+	c.addRange(row, p)
+}
+
+func (c *claims) addRange(row *tables.Node, p netip.Prefix) {
+	if slices.Contains(row.CIDRs, p) {
+		return
+	}
+	if refusal := c.prefix(row.Name, p); refusal != nil {
+		row.Refused = append(row.Refused, *refusal)
+		return
+	}
+	row.CIDRs = append(row.CIDRs, p)
+}

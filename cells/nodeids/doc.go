@@ -1,8 +1,0 @@
-// Package nodeids assigns a number to each other node of the cluster. BPF maps refer to nodes by these numbers.
-//
-// Tables in: nodes, conntrack. Table out: node-ids (complete once nodes is). It reads the maps ipcache and ipcache_prefixes. It owns the files ids.json,
-// ids-1.json and so on in the directory nodes of the state directory and nothing in the kernel.
-//
-// A restart keeps all ids. The id of a removed node is freed when a pass of the flow collector has ended that began after the removal, because a flow entry
-// may contain the id, and when no entry of ipcache contains the id. A node that is added under the same name before that keeps the id.
-package nodeids
