@@ -7,13 +7,23 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/cells/apiserver"
-	"github.com/waggle-net/waggle/cells/basedevices"
 	"github.com/waggle-net/waggle/cells/cniconf"
 	"github.com/waggle-net/waggle/cells/configs"
 	"github.com/waggle-net/waggle/cells/crds"
-	"github.com/waggle-net/waggle/cells/ctgc"
-	"github.com/waggle-net/waggle/cells/desiredroutes"
-	"github.com/waggle-net/waggle/cells/devices"
+	"github.com/waggle-net/waggle/cells/datapath/basedevices"
+	"github.com/waggle-net/waggle/cells/datapath/ctgc"
+	"github.com/waggle-net/waggle/cells/datapath/deviceobserver"
+	"github.com/waggle-net/waggle/cells/datapath/ipmasqagent"
+	"github.com/waggle-net/waggle/cells/datapath/loader"
+	"github.com/waggle-net/waggle/cells/datapath/maps"
+	"github.com/waggle-net/waggle/cells/datapath/masquerademaps"
+	"github.com/waggle-net/waggle/cells/datapath/monitor"
+	"github.com/waggle-net/waggle/cells/datapath/mtu"
+	"github.com/waggle-net/waggle/cells/datapath/neighborlimitcheck"
+	"github.com/waggle-net/waggle/cells/datapath/nodefirewall"
+	"github.com/waggle-net/waggle/cells/datapath/overlay"
+	"github.com/waggle-net/waggle/cells/datapath/routereconciler"
+	"github.com/waggle-net/waggle/cells/datapath/sysctl"
 	"github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/cells/endpoint/ciliumendpoints"
 	"github.com/waggle-net/waggle/cells/endpoint/endpointmanager"
@@ -28,17 +38,10 @@ import (
 	"github.com/waggle-net/waggle/cells/identity/identityallocator"
 	"github.com/waggle-net/waggle/cells/identity/ipcachemaps"
 	"github.com/waggle-net/waggle/cells/identity/synchostips"
-	"github.com/waggle-net/waggle/cells/ipmasqagent"
 	"github.com/waggle-net/waggle/cells/k8sclient"
 	"github.com/waggle-net/waggle/cells/k8stables"
 	"github.com/waggle-net/waggle/cells/liveness"
-	"github.com/waggle-net/waggle/cells/loader"
-	"github.com/waggle-net/waggle/cells/maps"
-	"github.com/waggle-net/waggle/cells/masquerade"
 	"github.com/waggle-net/waggle/cells/metrics"
-	"github.com/waggle-net/waggle/cells/monitor"
-	"github.com/waggle-net/waggle/cells/mtu"
-	"github.com/waggle-net/waggle/cells/neighborlimits"
 	"github.com/waggle-net/waggle/cells/node/ciliumnode"
 	"github.com/waggle-net/waggle/cells/node/k8snode"
 	"github.com/waggle-net/waggle/cells/node/localnodecontroller"
@@ -50,8 +53,6 @@ import (
 	"github.com/waggle-net/waggle/cells/node/nodemaps"
 	"github.com/waggle-net/waggle/cells/node/noderoutes"
 	"github.com/waggle-net/waggle/cells/node/pathtest"
-	"github.com/waggle-net/waggle/cells/nodefirewall"
-	"github.com/waggle-net/waggle/cells/overlay"
 	"github.com/waggle-net/waggle/cells/policy/policymaps"
 	"github.com/waggle-net/waggle/cells/pprof"
 	"github.com/waggle-net/waggle/cells/selftest"
@@ -61,7 +62,6 @@ import (
 	"github.com/waggle-net/waggle/cells/service/socketlb"
 	"github.com/waggle-net/waggle/cells/service/sockterm"
 	"github.com/waggle-net/waggle/cells/shell"
-	"github.com/waggle-net/waggle/cells/sysctl"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
@@ -110,12 +110,12 @@ var ControlPlane = cell.Group(
 
 // Datapath lists the cells that observe the kernel and write desired rows into it.
 var Datapath = cell.Group(
-	devices.Cell,
+	deviceobserver.Cell,
 	nodeaddressfinder.Cell,
 	mtu.Cell,
 	podmtu.Cell,
 	basedevices.Cell,
-	desiredroutes.Cell,
+	routereconciler.Cell,
 	noderoutes.Cell,
 	overlay.Cell,
 	sysctl.Cell,
@@ -125,7 +125,7 @@ var Datapath = cell.Group(
 	endpointmaps.Cell,
 	synchostips.Cell,
 	ipmasqagent.Cell,
-	masquerade.Cell,
+	masquerademaps.Cell,
 	servicemaps.Cell,
 	socketlb.Cell,
 	loader.Cell,
@@ -133,7 +133,7 @@ var Datapath = cell.Group(
 	sockterm.Cell,
 	linkreaper.Cell,
 	nodefirewall.Cell,
-	neighborlimits.Cell,
+	neighborlimitcheck.Cell,
 	monitor.Cell,
 )
 

@@ -17,7 +17,7 @@ var (
 	ErrNotOpen = errors.New("maps are not open")
 )
 
-// Maps gives access to the maps. No map is open before the start hook of cells/maps has run; every cell that takes Maps starts after it and stops before it.
+// Maps gives access to the maps. No map is open before the start hook of cells/datapath/maps has run; every cell that takes Maps starts after it and stops before it.
 type Maps interface {
 	// Get returns an open map. Maps owns it: callers must not close it. For a map whose pin is incompatible, every call returns an error with the pin and the
 	// remedy. The caller must only read the map: see Put.

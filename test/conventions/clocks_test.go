@@ -41,20 +41,20 @@ func TestTests_CompareNoWallTime(t *testing.T) {
 
 // examined lists functions by file whose times the rule cannot check, each with the reason. Other exemptions mark the line.
 var examined = map[string]string{
-	"cells/endpoint/ipamallocator/model_test.go next":                                                  "virtual: the model runs in a bubble",
-	"cells/endpoint/ipamallocator/model_test.go restart":                                               "virtual: the model runs in a bubble",
-	"cells/loader/privileged_test.go send":                                                             "15 s for what must come, 200 ms for what must not",
-	"test/node/conntrack_capacity_test.go listen":                                                      "each lost answer is asked for again on another connection",
-	"test/node/conntrack_test.go exchangeWithin":                                                       "answerTimeout for what must come, noReplyTimeout for what must not",
-	"test/node/identity_test.go identityOfCluster":                                                     "a number that comes too early; a busy machine makes it later",
-	"test/node/mtu_change_test.go whole":                                                               "a second; its callers repeat what must come",
-	"test/node/masquerade_address_test.go seenAs":                                                      "answerTimeout for what must come; a shorter one is repeated",
-	"test/node/policy_advisories_test.go echoes":                                                       "its callers wait longer for what must come than for what must not",
-	"test/node/policy_attempts_test.go await":                                                          "attempts that are repeated, or must not be answered",
-	"test/node/policy_node_addresses_test.go listenOnTheNode":                                          "15 s for what must come, 200 ms for what must not",
-	"test/node/service_world_test.go requestWithin":                                                    "answerTimeout for what must come; a shorter one is repeated",
-	"test/node/stall_test.go probeWithin":                                                              "the timeout of kubelet's probes, or 30 s",
-	"cells/loader/generation_privileged_test.go TestPrivilegedGeneration_ReplacedWithoutLosingAPacket": "sends for a constant time; the test compares counts",
+	"cells/endpoint/ipamallocator/model_test.go next":                                                           "virtual: the model runs in a bubble",
+	"cells/endpoint/ipamallocator/model_test.go restart":                                                        "virtual: the model runs in a bubble",
+	"cells/datapath/loader/privileged_test.go send":                                                             "15 s for what must come, 200 ms for what must not",
+	"test/node/conntrack_capacity_test.go listen":                                                               "each lost answer is asked for again on another connection",
+	"test/node/conntrack_test.go exchangeWithin":                                                                "answerTimeout for what must come, noReplyTimeout for what must not",
+	"test/node/identity_test.go identityOfCluster":                                                              "a number that comes too early; a busy machine makes it later",
+	"test/node/mtu_change_test.go whole":                                                                        "a second; its callers repeat what must come",
+	"test/node/masquerade_address_test.go seenAs":                                                               "answerTimeout for what must come; a shorter one is repeated",
+	"test/node/policy_advisories_test.go echoes":                                                                "its callers wait longer for what must come than for what must not",
+	"test/node/policy_attempts_test.go await":                                                                   "attempts that are repeated, or must not be answered",
+	"test/node/policy_node_addresses_test.go listenOnTheNode":                                                   "15 s for what must come, 200 ms for what must not",
+	"test/node/service_world_test.go requestWithin":                                                             "answerTimeout for what must come; a shorter one is repeated",
+	"test/node/stall_test.go probeWithin":                                                                       "the timeout of kubelet's probes, or 30 s",
+	"cells/datapath/loader/generation_privileged_test.go TestPrivilegedGeneration_ReplacedWithoutLosingAPacket": "sends for a constant time; the test compares counts",
 }
 
 func TestTests_CompareNoWallTime_ExaminedExist(t *testing.T) {

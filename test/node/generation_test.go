@@ -207,7 +207,7 @@ func upAndDown(t *testing.T, other string, between func(t *testing.T, node *node
 func TestPrivilegedGeneration_MapsOfAnotherSize(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
-	bigger := agentWith(t, edited(t, "cells/maps/specs.go", "	for name, spec := range all {\n", `	for name, spec := range all {
+	bigger := agentWith(t, edited(t, "cells/datapath/maps/specs.go", "	for name, spec := range all {\n", `	for name, spec := range all {
 		switch name {
 		case bpf.MapEndpointFacts, bpf.MapLinks, bpf.MapEndpoints, bpf.MapIpcache, bpf.MapIpcachePrefixes, bpf.MapMetrics, bpf.MapEvents:
 			spec.MaxEntries *= 2

@@ -241,7 +241,7 @@ func (o *oracle) kill(t *testing.T, n *oracleNode) {
 }
 
 // oracleYouth is longer than a node takes to end a flow that began under the address of the node because the range of the other pod was unknown. Such a flow
-// keeps working through the tunnel, and would stop on the direct path (cells/ctgc).
+// keeps working through the tunnel, and would stop on the direct path (cells/datapath/ctgc).
 const oracleYouth = 7 * time.Second
 
 // check requires the kernels to hold the current state, all flows to be owed and to have lost nothing, and no denied packet to have arrived.

@@ -1,0 +1,38 @@
+package deviceobserver
+
+import (
+	"context"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+)
+
+// change is one notification of the kernel. Exactly one of the pointers is set.
+type change struct {
+	device    *tables.Device
+	address   *tables.Address
+	route     []*tables.Route // all next hops of one route
+	neighbor  *tables.Neighbor
+	gone      bool // the object was deleted; otherwise it is new or has changed
+	replacing bool // the route replaces all others to the same destination
+}
+
+// state is the content of one full list.
+type state struct {
+	devices   []*tables.Device
+	addresses []tables.Address
+	routes    []*tables.Route
+	neighbors []tables.Neighbor
+}
+
+// feed delivers changes until its context ends or the kernel drops notifications.
+type feed interface {
+	Changes() <-chan change // closed at the end
+	Err() error             // reason of the end; nil when the context ended
+}
+
+// kernel is the interface of the observer to netlink.
+type kernel interface {
+	Subscribe(ctx context.Context) (feed, error)
+	List() (state, error)
+	Routes() ([]*tables.Route, error)
+}

@@ -1,0 +1,61 @@
+package masquerademaps
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/mapreconciler"
+	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+)
+
+// verifier compares the maps with their rows.
+type verifier struct {
+	netdevs    mapreconciler.Check[*tables.Netdev, uint32, bpf.Netdev]
+	exclusions mapreconciler.Check[*tables.Exclusion, netip.Prefix, uint32]
+	watch      drift.Watch
+}
+
+type verifierParams struct {
+	cell.In
+
+	Reconciler reconciler.Params
+	Netdevs    statedb.RWTable[*tables.Netdev]
+	Exclusions statedb.RWTable[*tables.Exclusion]
+	Kernel     kernel
+	Drift      drift.Watch
+}
+
+// newVerifier registers one reconciler for each table, and keeps their prune functions.
+func newVerifier(p verifierParams) (*verifier, error) {
+	netdevs := mapreconciler.Map[*tables.Netdev, uint32, bpf.Netdev]{Name: bpf.MapNetdevs, Entries: p.Kernel.netdevs, Entry: netdevEntry}
+	exclusions := mapreconciler.Map[*tables.Exclusion, netip.Prefix, uint32]{
+		Name: bpf.MapUnmasqueraded, Entries: p.Kernel.exclusions, Entry: exclusionEntry}
+	a, err1 := mapreconciler.Register(p.Reconciler, netdevs.Name, p.Netdevs, netdevs, nil)
+	b, err2 := mapreconciler.Register(p.Reconciler, exclusions.Name, p.Exclusions, exclusions, nil)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	return &verifier{
+		netdevs:    mapreconciler.CheckOf(p.Drift, p.Netdevs, netdevs, a.Prune),
+		exclusions: mapreconciler.CheckOf(p.Drift, p.Exclusions, exclusions, b.Prune),
+		watch:      p.Drift,
+	}, nil
+}
+
+// registerVerify runs the verifier on a timer.
+func registerVerify(jobs job.Group, v *verifier) {
+	heartbeat.AddTimer(jobs, "verify-netdevs", v.run, v.watch.Interval)
+}
+
+func (v *verifier) run(ctx context.Context) error {
+	return errors.Join(v.netdevs.Run(ctx), v.exclusions.Run(ctx))
+}

@@ -1,0 +1,116 @@
+package routereconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"github.com/cilium/statedb"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+)
+
+// ops writes rows to the kernel.
+type ops struct {
+	kernel kernel
+	// pruned receives the outcome of each Prune, because the reconciler does not retry a failed one.
+	pruned chan error
+}
+
+func newOps(k kernel) *ops { return &ops{kernel: k, pruned: make(chan error, 1)} }
+
+// Update implements reconciler.Operations.
+func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Route) error {
+	link, err := o.kernel.LinkIndex(row.Device)
+	if err != nil {
+		return fmt.Errorf("add route %s dev %s: %w", row.Dst, row.Device, err)
+	}
+	want := wanted(row, link)
+	err = o.kernel.Create(want)
+	if errors.Is(err, errExists) {
+		err = o.takeOver(want)
+	}
+	if err != nil {
+		return fmt.Errorf("add route %s dev %s: %w", row.Dst, row.Device, err)
+	}
+	return nil
+}
+
+// takeOver updates an existing route to the desired one if the agent owns it.
+func (o *ops) takeOver(want route) error {
+	all, err := o.kernel.List()
+	if err != nil {
+		return err
+	}
+	for _, have := range all {
+		if have.Table != want.Table || have.Dst != want.Dst || have.Priority != want.Priority {
+			continue
+		}
+		if have.Protocol != tables.Protocol {
+			return fmt.Errorf("a route of protocol %d with this destination and metric exists: remove it or choose another pod CIDR",
+				have.Protocol)
+		}
+		if have == want {
+			return nil
+		}
+	}
+	return o.kernel.Replace(want)
+}
+
+// Delete implements reconciler.Operations.
+func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Route) error {
+	if err := o.kernel.Delete(wanted(row, 0)); err != nil {
+		return fmt.Errorf("delete route %s dev %s: %w", row.Dst, row.Device, err)
+	}
+	return nil
+}
+
+// Prune implements reconciler.Operations. It removes every owned route without a row.
+func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables.Route, statedb.Revision]) error {
+	err := o.prune(rows)
+	select {
+	case <-o.pruned: // unread outcome of an earlier prune; the new one replaces it
+	default:
+	}
+	o.pruned <- err
+	return err
+}
+
+func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
+	type destination struct {
+		table    int
+		dst      netip.Prefix
+		priority int
+	}
+	keep := make(map[destination]struct{})
+	for row := range rows {
+		keep[destination{row.Table, row.Dst, wanted(row, 0).Priority}] = struct{}{}
+	}
+	all, err := o.kernel.List()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, have := range all {
+		_, ok := keep[destination{have.Table, have.Dst, have.Priority}]
+		if ok || have.Protocol != tables.Protocol {
+			continue
+		}
+		if err := o.kernel.Delete(have); err != nil {
+			errs = append(errs, fmt.Errorf("delete route %s: %w", have, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// wanted returns the desired route of a row in the kernel's form.
+func wanted(row *tables.Route, link int) route {
+	r := route{Table: row.Table, Dst: row.Dst, Link: link, Gw: row.Gw, Src: row.Src, MTU: row.MTU, Scope: row.Scope,
+		Priority: row.Priority(), Protocol: tables.Protocol}
+	if row.Dst.Addr().Is6() {
+		r.Scope = 0
+	}
+	return r
+}
