@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/cells/endpointgc"
 	"github.com/waggle-net/waggle/cells/health"
 	"github.com/waggle-net/waggle/cells/identitygc"
-	"github.com/waggle-net/waggle/cells/k8sclient"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8sclient"
 	"github.com/waggle-net/waggle/cells/leaderelection"
 	"github.com/waggle-net/waggle/cells/liveness"
 	"github.com/waggle-net/waggle/cells/policy/policystatus"

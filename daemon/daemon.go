@@ -9,7 +9,6 @@ import (
 	"github.com/waggle-net/waggle/cells/apiserver"
 	"github.com/waggle-net/waggle/cells/cniconf"
 	"github.com/waggle-net/waggle/cells/configs"
-	"github.com/waggle-net/waggle/cells/crds"
 	"github.com/waggle-net/waggle/cells/datapath/basedevices"
 	"github.com/waggle-net/waggle/cells/datapath/ctgc"
 	"github.com/waggle-net/waggle/cells/datapath/deviceobserver"
@@ -38,8 +37,9 @@ import (
 	"github.com/waggle-net/waggle/cells/identity/identityallocator"
 	"github.com/waggle-net/waggle/cells/identity/ipcachemaps"
 	"github.com/waggle-net/waggle/cells/identity/synchostips"
-	"github.com/waggle-net/waggle/cells/k8sclient"
-	"github.com/waggle-net/waggle/cells/k8stables"
+	"github.com/waggle-net/waggle/cells/kubernetes/crdcheck"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8sclient"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8stables"
 	"github.com/waggle-net/waggle/cells/liveness"
 	"github.com/waggle-net/waggle/cells/metrics"
 	"github.com/waggle-net/waggle/cells/node/ciliumnode"
@@ -85,7 +85,7 @@ var Infrastructure = cell.Group(
 	metrics.Cell,
 	pprof.Cell,
 	k8sclient.Cell,
-	crds.Cell,
+	crdcheck.Cell,
 )
 
 // ControlPlane lists the cells that convert Kubernetes objects, CNI requests and files into desired rows.

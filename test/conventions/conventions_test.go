@@ -175,7 +175,7 @@ func TestTablesHaveNoTypesOfKubernetes(t *testing.T) {
 }
 
 // ofClient is the only cell that may connect to the API server. All other cells get a client.
-const ofClient = "cells/k8sclient"
+const ofClient = "cells/kubernetes/k8sclient"
 
 var findsTheServer = regexp.MustCompile(`^(InClusterConfig|KUBERNETES_SERVICE_(HOST|PORT)|/var/run/secrets/kubernetes\.io/serviceaccount.*)$`)
 

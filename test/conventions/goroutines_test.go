@@ -12,19 +12,19 @@ import (
 // mayStart lists the functions of the agent that start a goroutine with a go statement, each with the owner that waits for its end. All other work is a job, which
 // the job group waits for and the watchdog observes, or runs in a sync.WaitGroup or errgroup.Group, whose Wait is in the job.
 var mayStart = map[string]string{
-	"cells/datapath/deviceobserver/netlink.go Subscribe":   "the observer reads the channel until it is closed",
-	"cells/k8stables/reflectors/demand.go start":           "halt ends it and waits for it",
-	"cells/k8stables/reflectors/listwatch.go open":         "client-go reads a watch from a channel; it ends with the request, whose context is that of the job, or when the reflector stops the watch",
-	"cells/datapath/monitor/server.go stream":              "the same function closes the connection and waits for it",
-	"cells/policy/policystatus/groups.go leadWithGroups":   "the same function ends its context and waits for its error",
-	"cells/service/servicecontroller/plan.go computeAhead": "the returned function ends it and waits for it, before the end of the pass",
-	"pkg/notify/close.go Close":                            "closing a watch of files takes seconds in the kernel, and an agent that stops does not wait for it",
-	"pkg/rtnl/subscribe.go Subscribe":                      "it closes the channel of events, which the subscriber reads until then",
-	"pkg/setup/namespace.go onThread":                      "the same function waits for it; its thread ends with it",
-	"pkg/tables/leadership/leadership.go Await":            "the function done ends it and waits for it",
-	"pkg/kubeapi/kubetest/server.go":                       "a server of tests",
-	"pkg/testnet/testnet.go":                               "a kit of tests",
-	"pkg/testnet/tun.go":                                   "a kit of tests",
+	"cells/datapath/deviceobserver/netlink.go Subscribe":      "the observer reads the channel until it is closed",
+	"cells/kubernetes/k8stables/reflectors/demand.go start":   "halt ends it and waits for it",
+	"cells/kubernetes/k8stables/reflectors/listwatch.go open": "client-go reads a watch from a channel; it ends with the request, whose context is that of the job, or when the reflector stops the watch",
+	"cells/datapath/monitor/server.go stream":                 "the same function closes the connection and waits for it",
+	"cells/policy/policystatus/groups.go leadWithGroups":      "the same function ends its context and waits for its error",
+	"cells/service/servicecontroller/plan.go computeAhead":    "the returned function ends it and waits for it, before the end of the pass",
+	"pkg/notify/close.go Close":                               "closing a watch of files takes seconds in the kernel, and an agent that stops does not wait for it",
+	"pkg/rtnl/subscribe.go Subscribe":                         "it closes the channel of events, which the subscriber reads until then",
+	"pkg/setup/namespace.go onThread":                         "the same function waits for it; its thread ends with it",
+	"pkg/tables/leadership/leadership.go Await":               "the function done ends it and waits for it",
+	"pkg/kubeapi/kubetest/server.go":                          "a server of tests",
+	"pkg/testnet/testnet.go":                                  "a kit of tests",
+	"pkg/testnet/tun.go":                                      "a kit of tests",
 }
 
 // TestGoroutines_BelongToJobs finds go statements whose goroutine may outlive the job that started it.

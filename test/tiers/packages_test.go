@@ -118,7 +118,7 @@ func TestTree_CachedTestsReadMachineIdentity(t *testing.T) {
 
 func TestSplit_IncludesSubpackages(t *testing.T) {
 	t.Parallel()
-	race, rest := thisTree(t).split([]string{"./cells/k8stables/reflectors", "./cells/service/servicehealth", "./cells/datapath/mtu"})
+	race, rest := thisTree(t).split([]string{"./cells/kubernetes/k8stables/reflectors", "./cells/service/servicehealth", "./cells/datapath/mtu"})
 	if len(race) != 2 || !slices.Equal(rest, []string{"./cells/datapath/mtu"}) {
 		t.Errorf("under the race detector %q, without %q", race, rest)
 	}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"

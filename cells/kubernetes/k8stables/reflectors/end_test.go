@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/waggle-net/waggle/cells/k8stables/snapshot"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/snapshot"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )

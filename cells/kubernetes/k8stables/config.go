@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/cells/k8stables/reflectors"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/reflectors"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )

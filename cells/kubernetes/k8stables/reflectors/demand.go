@@ -3,7 +3,7 @@ package reflectors
 import (
 	"context"
 
-	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/cells/k8stables/snapshot"
-	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/snapshot"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/cells/k8stables/reflectors"
-	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/reflectors"
+	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
