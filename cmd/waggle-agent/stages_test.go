@@ -40,7 +40,7 @@ var stages = map[string]time.Duration{
 	"sysctl.newAnnouncer.func":         0,
 }
 
-// release is the maximum time in which the leader's job releases its Lease, in the cluster role. cells/leaderelection:
+// release is the maximum time in which the leader's job releases its Lease, in the cluster role. cells/cluster/leaderelection:
 // TestElection_StopTakesTwoSecondsAtMost.
 const release = 2 * time.Second
 

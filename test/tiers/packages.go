@@ -16,8 +16,8 @@ import (
 var raced = strings.Fields(`
 	pkg/hive pkg/bootlog pkg/ipalloc pkg/deletequeue pkg/kubeapi pkg/writeback pkg/heartbeat pkg/inventory pkg/rtnl
 	cells/health cells/metrics cells/endpoint/ipamallocator cells/endpoint/endpointmanager cells/endpoint/unmanagedpodfinder cells/endpoint/endpointmaps cells/endpoint/endpointstate
-	cells/kubernetes/k8sclient cells/kubernetes/k8stables cells/identity/identityallocator cells/endpoint/ciliumendpoints cells/node/ciliumnode cells/node/k8snode cells/leaderelection
-	cells/clusterpool cells/endpointgc cells/ciliumendpointslices cells/policy/policystatus cells/service/servicestatus cells/liveness cells/drift cells/endpoint/linkreaper cells/datapath/loader cells/datapath/maps
+	cells/kubernetes/k8sclient cells/kubernetes/k8stables cells/identity/identityallocator cells/endpoint/ciliumendpoints cells/node/ciliumnode cells/node/k8snode cells/cluster/leaderelection
+	cells/cluster/clusterpool cells/cluster/endpointgc cells/cluster/ciliumendpointslices cells/policy/policystatus cells/service/servicestatus cells/liveness cells/drift cells/endpoint/linkreaper cells/datapath/loader cells/datapath/maps
 	cells/service/servicecontroller cells/service/servicemaps cells/service/sockterm cells/datapath/masquerademaps cells/service/servicehealth cells/node/nodeaddressfinder cells/datapath/ipmasqagent
 	cells/apiserver cells/datapath/monitor cells/datapath/deviceobserver cells/node/nodelist cells/node/noderoutes cells/node/nodeidallocator cells/node/nodemaps cells/node/nodehealthprober cells/node/pathtest cells/identity/ipcachemaps pkg/client`)
 

@@ -77,9 +77,9 @@ func used(t *testing.T, c *kube.Cluster, first int) (allowed map[use]bool, denie
 
 // rare maps verbs that only failures need to the tests that cause these failures.
 var rare = map[use]string{
-	{"waggle-cluster", "ciliumnodes.cilium.io", "get"}:             "a CiliumNode that changed since the list: cells/clusterpool",
-	{"waggle-cluster", "ciliumendpointslices.cilium.io", "get"}:    "a slice that changed since it was read: cells/ciliumendpointslices",
-	{"waggle-cluster", "ciliumendpointslices.cilium.io", "delete"}: "a slice that has lost its last pod: cells/ciliumendpointslices",
+	{"waggle-cluster", "ciliumnodes.cilium.io", "get"}:             "a CiliumNode that changed since the list: cells/cluster/clusterpool",
+	{"waggle-cluster", "ciliumendpointslices.cilium.io", "get"}:    "a slice that changed since it was read: cells/cluster/ciliumendpointslices",
+	{"waggle-cluster", "ciliumendpointslices.cilium.io", "delete"}: "a slice that has lost its last pod: cells/cluster/ciliumendpointslices",
 	{"waggle", "pods", "get"}:                                      "an ADD that comes before the watch of pods: cells/endpoint/endpointmanager",
 	{"waggle", "ciliumidentities.cilium.io", "get"}:                "a number that somebody else took: cells/identity/identityallocator",
 	{"waggle", "ciliumendpoints.cilium.io", "get"}:                 "an object of that name that is there already: cells/endpoint/ciliumendpoints",
