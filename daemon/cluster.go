@@ -5,16 +5,16 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/cells/agent/configreport"
+	"github.com/waggle-net/waggle/cells/agent/healthreport"
+	"github.com/waggle-net/waggle/cells/agent/liveness"
 	"github.com/waggle-net/waggle/cells/cluster/ciliumendpointslices"
 	"github.com/waggle-net/waggle/cells/cluster/clusterhealthz"
 	"github.com/waggle-net/waggle/cells/cluster/clusterpool"
 	"github.com/waggle-net/waggle/cells/cluster/endpointgc"
 	"github.com/waggle-net/waggle/cells/cluster/identitygc"
 	"github.com/waggle-net/waggle/cells/cluster/leaderelection"
-	"github.com/waggle-net/waggle/cells/configs"
-	"github.com/waggle-net/waggle/cells/health"
 	"github.com/waggle-net/waggle/cells/kubernetes/k8sclient"
-	"github.com/waggle-net/waggle/cells/liveness"
 	"github.com/waggle-net/waggle/cells/policy/policystatus"
 	"github.com/waggle-net/waggle/cells/service/servicestatus"
 )
@@ -24,8 +24,8 @@ import (
 var Cluster = cell.Group(
 	statedb.Cell,
 	job.Cell,
-	configs.Cell,
-	health.Cell,
+	configreport.Cell,
+	healthreport.Cell,
 	liveness.Cell,
 	liveness.Transactions,
 	k8sclient.Cell,

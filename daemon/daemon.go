@@ -6,9 +6,17 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/cells/apiserver"
-	"github.com/waggle-net/waggle/cells/cniconf"
-	"github.com/waggle-net/waggle/cells/configs"
+	"github.com/waggle-net/waggle/cells/agent/apiserver"
+	"github.com/waggle-net/waggle/cells/agent/cniconf"
+	"github.com/waggle-net/waggle/cells/agent/configreport"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/healthreport"
+	"github.com/waggle-net/waggle/cells/agent/healthz"
+	"github.com/waggle-net/waggle/cells/agent/liveness"
+	"github.com/waggle-net/waggle/cells/agent/metrics"
+	"github.com/waggle-net/waggle/cells/agent/pprof"
+	"github.com/waggle-net/waggle/cells/agent/selftest"
+	"github.com/waggle-net/waggle/cells/agent/shell"
 	"github.com/waggle-net/waggle/cells/datapath/basedevices"
 	"github.com/waggle-net/waggle/cells/datapath/ctgc"
 	"github.com/waggle-net/waggle/cells/datapath/deviceobserver"
@@ -23,7 +31,6 @@ import (
 	"github.com/waggle-net/waggle/cells/datapath/overlay"
 	"github.com/waggle-net/waggle/cells/datapath/routereconciler"
 	"github.com/waggle-net/waggle/cells/datapath/sysctl"
-	"github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/cells/endpoint/ciliumendpoints"
 	"github.com/waggle-net/waggle/cells/endpoint/endpointmanager"
 	"github.com/waggle-net/waggle/cells/endpoint/endpointmaps"
@@ -32,16 +39,12 @@ import (
 	"github.com/waggle-net/waggle/cells/endpoint/linkreaper"
 	"github.com/waggle-net/waggle/cells/endpoint/podmtu"
 	"github.com/waggle-net/waggle/cells/endpoint/unmanagedpodfinder"
-	"github.com/waggle-net/waggle/cells/health"
-	"github.com/waggle-net/waggle/cells/healthz"
 	"github.com/waggle-net/waggle/cells/identity/identityallocator"
 	"github.com/waggle-net/waggle/cells/identity/ipcachemaps"
 	"github.com/waggle-net/waggle/cells/identity/synchostips"
 	"github.com/waggle-net/waggle/cells/kubernetes/crdcheck"
 	"github.com/waggle-net/waggle/cells/kubernetes/k8sclient"
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables"
-	"github.com/waggle-net/waggle/cells/liveness"
-	"github.com/waggle-net/waggle/cells/metrics"
 	"github.com/waggle-net/waggle/cells/node/ciliumnode"
 	"github.com/waggle-net/waggle/cells/node/k8snode"
 	"github.com/waggle-net/waggle/cells/node/localnodecontroller"
@@ -54,14 +57,11 @@ import (
 	"github.com/waggle-net/waggle/cells/node/noderoutes"
 	"github.com/waggle-net/waggle/cells/node/pathtest"
 	"github.com/waggle-net/waggle/cells/policy/policymaps"
-	"github.com/waggle-net/waggle/cells/pprof"
-	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/service/servicecontroller"
 	"github.com/waggle-net/waggle/cells/service/servicehealth"
 	"github.com/waggle-net/waggle/cells/service/servicemaps"
 	"github.com/waggle-net/waggle/cells/service/socketlb"
 	"github.com/waggle-net/waggle/cells/service/sockterm"
-	"github.com/waggle-net/waggle/cells/shell"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
@@ -78,10 +78,10 @@ var Infrastructure = cell.Group(
 	statedb.Cell, // the tables
 	job.Cell,     // named background jobs
 	settings.Cell,
-	configs.Cell,
-	health.Cell,
+	configreport.Cell,
+	healthreport.Cell,
 	liveness.Cell,
-	drift.Cell,
+	driftledger.Cell,
 	metrics.Cell,
 	pprof.Cell,
 	k8sclient.Cell,

@@ -23,7 +23,7 @@ import (
 // stages lists the agent's stop hooks in both roles, except hooks that only wait for jobs, with their maximum duration. Hooks with 0 close descriptors
 // without waiting. A job ends with its context.
 var stages = map[string]time.Duration{
-	"apiserver.(*listener).stop":       1500 * time.Millisecond, // cells/apiserver: TestDrain_IsBounded
+	"apiserver.(*listener).stop":       1500 * time.Millisecond, // cells/agent/apiserver: TestDrain_IsBounded
 	"basedevices.newKernel.func":       0,
 	"desiredroutes.newKernel.func":     0,
 	"devices.newKernel.func":           0,

@@ -41,7 +41,7 @@ var suites = []suite{
 	{pkg: "cells/datapath/loader", kernels: newer, tests: "Generation_.*|DeviceLink_(ReusedAndUpdated|MovedFirst_ForeignStays)|" +
 		"Netdev_BothHooksBesideOthers|Observe_.*"},
 	{pkg: "cells/datapath/maps", kernels: oldest, tests: ".*"},
-	{pkg: "cells/metrics", kernels: oldest, tests: ".*"},
+	{pkg: "cells/agent/metrics", kernels: oldest, tests: ".*"},
 	{pkg: "cells/datapath/monitor", kernels: oldest, tests: ".*"},
 	{pkg: "cells/node/nodehealthprober", kernels: oldest, tests: ".*"},
 	{pkg: "cells/node/nodemaps", kernels: oldest, tests: ".*"},
@@ -104,7 +104,7 @@ var omissions = []omission{
 	{"cells/datapath/loader", newer, "Steps_.*|Group_.*|Guard_.*|Join_.*|DeviceLink_FilterInPlaceOfTCX|Netdev_FiltersInPlaceOfTCX",
 		"filters, links and control groups equal the oldest kernel's; the newer kernel attaches by tcx"},
 	{"cells/datapath/maps", newer, ".*", unchanged},
-	{"cells/metrics", newer, ".*", unchanged},
+	{"cells/agent/metrics", newer, ".*", unchanged},
 	{"cells/datapath/monitor", newer, ".*", unchanged},
 	{"cells/policy/policymaps", both, "Programs_.*", decision},
 	{"cells/node/nodehealthprober", newer, ".*", unchanged},

@@ -15,11 +15,11 @@ import (
 // of their time is in single-goroutine tests, which the detector slows down several times.
 var raced = strings.Fields(`
 	pkg/hive pkg/bootlog pkg/ipalloc pkg/deletequeue pkg/kubeapi pkg/writeback pkg/heartbeat pkg/inventory pkg/rtnl
-	cells/health cells/metrics cells/endpoint/ipamallocator cells/endpoint/endpointmanager cells/endpoint/unmanagedpodfinder cells/endpoint/endpointmaps cells/endpoint/endpointstate
+	cells/agent/healthreport cells/agent/metrics cells/endpoint/ipamallocator cells/endpoint/endpointmanager cells/endpoint/unmanagedpodfinder cells/endpoint/endpointmaps cells/endpoint/endpointstate
 	cells/kubernetes/k8sclient cells/kubernetes/k8stables cells/identity/identityallocator cells/endpoint/ciliumendpoints cells/node/ciliumnode cells/node/k8snode cells/cluster/leaderelection
-	cells/cluster/clusterpool cells/cluster/endpointgc cells/cluster/ciliumendpointslices cells/policy/policystatus cells/service/servicestatus cells/liveness cells/drift cells/endpoint/linkreaper cells/datapath/loader cells/datapath/maps
+	cells/cluster/clusterpool cells/cluster/endpointgc cells/cluster/ciliumendpointslices cells/policy/policystatus cells/service/servicestatus cells/agent/liveness cells/agent/driftledger cells/endpoint/linkreaper cells/datapath/loader cells/datapath/maps
 	cells/service/servicecontroller cells/service/servicemaps cells/service/sockterm cells/datapath/masquerademaps cells/service/servicehealth cells/node/nodeaddressfinder cells/datapath/ipmasqagent
-	cells/apiserver cells/datapath/monitor cells/datapath/deviceobserver cells/node/nodelist cells/node/noderoutes cells/node/nodeidallocator cells/node/nodemaps cells/node/nodehealthprober cells/node/pathtest cells/identity/ipcachemaps pkg/client`)
+	cells/agent/apiserver cells/datapath/monitor cells/datapath/deviceobserver cells/node/nodelist cells/node/noderoutes cells/node/nodeidallocator cells/node/nodemaps cells/node/nodehealthprober cells/node/pathtest cells/identity/ipcachemaps pkg/client`)
 
 // special lists packages whose tier does not follow from their tests, each with the reason.
 var special = map[string]struct{ tier, reason string }{

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/cells/metrics"
+	"github.com/waggle-net/waggle/cells/agent/metrics"
 	"github.com/waggle-net/waggle/daemon"
 	"github.com/waggle-net/waggle/pkg/config"
 	"github.com/waggle-net/waggle/pkg/hive"

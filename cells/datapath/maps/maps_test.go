@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/drift"
+	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"

@@ -18,7 +18,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 
-	account "github.com/waggle-net/waggle/cells/drift"
+	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/rtnl"
 	"github.com/waggle-net/waggle/pkg/settings"

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	account "github.com/waggle-net/waggle/cells/drift"
+	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubeapi"

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/drift"
+	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"

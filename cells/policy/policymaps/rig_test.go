@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
-	account "github.com/waggle-net/waggle/cells/drift"
+	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/cells/identity/identityallocator"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"go.uber.org/goleak"
 
-	account "github.com/waggle-net/waggle/cells/drift"
+	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/settings"

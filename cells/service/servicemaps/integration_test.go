@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/drift"
+	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/cells/service/servicecontroller"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/drift"
+	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"

@@ -1,8 +1,8 @@
-// Package configs shows the effective options of the agent with their sources, and the options of Cilium that the agent ignores.
+// Package configreport shows the effective options of the agent with their sources, and the options of Cilium that the agent ignores.
 //
 // Tables in: none. Table out: configs, which the start hook writes once from [config.Effective]. The cell owns nothing in the kernel. After a restart the table
 // is written again. In a hive without main, as in tests of other cells, the table stays empty.
-package configs
+package configreport
 
 import (
 	"fmt"
