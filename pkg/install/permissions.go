@@ -3,7 +3,7 @@ package install
 import (
 	"slices"
 
-	"github.com/waggle-net/waggle/pkg/crds"
+	"github.com/waggle-net/waggle/pkg/kubernetes/crds"
 )
 
 // Account is a ServiceAccount.

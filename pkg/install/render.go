@@ -18,7 +18,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/waggle-net/waggle/pkg/crds"
+	"github.com/waggle-net/waggle/pkg/kubernetes/crds"
 	"github.com/waggle-net/waggle/pkg/version"
 )
 

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 
-	"github.com/waggle-net/waggle/pkg/crds"
+	"github.com/waggle-net/waggle/pkg/kubernetes/crds"
 )
 
 var update = flag.Bool("update", false, "write what is compared instead of comparing it")

@@ -153,8 +153,8 @@ var forbiddenImports = map[string]string{
 	"github.com/cilium/cilium":                "its code is not ours to use",
 	"k8s.io/client-go/kubernetes":             "the typed clientset makes the agent twice as large",
 	"k8s.io/client-go/informers":              "informers keep a second copy of all objects",
-	"k8s.io/client-go/dynamic":                "use pkg/kubeapi",
-	"sigs.k8s.io/controller-runtime":          "use pkg/kubeapi and a reflector that writes tables",
+	"k8s.io/client-go/dynamic":                "use pkg/kubernetes/kubeapi",
+	"sigs.k8s.io/controller-runtime":          "use pkg/kubernetes/kubeapi and a reflector that writes tables",
 	"k8s.io/kubectl":                          "far too large",
 	"k8s.io/client-go/plugin/pkg/client/auth": "an agent runs no programs for its credentials",
 }
@@ -167,7 +167,7 @@ func TestTablesHaveNoTypesOfKubernetes(t *testing.T) {
 			continue
 		}
 		for _, spec := range f.syntax.Imports {
-			if name, _ := strconv.Unquote(spec.Path.Value); strings.HasPrefix(name, "k8s.io/") || name == module+"pkg/ciliumv2" {
+			if name, _ := strconv.Unquote(spec.Path.Value); strings.HasPrefix(name, "k8s.io/") || name == module+"pkg/kubernetes/ciliumv2" {
 				t.Errorf("%s: imports %s", f.at(spec.Pos()), name)
 			}
 		}

@@ -22,7 +22,7 @@ var mayStart = map[string]string{
 	"pkg/rtnl/subscribe.go Subscribe":                         "it closes the channel of events, which the subscriber reads until then",
 	"pkg/setup/namespace.go onThread":                         "the same function waits for it; its thread ends with it",
 	"pkg/tables/leadership/leadership.go Await":               "the function done ends it and waits for it",
-	"pkg/kubeapi/kubetest/server.go":                          "a server of tests",
+	"pkg/kubernetes/kubeapi/kubetest/server.go":               "a server of tests",
 	"pkg/testnet/testnet.go":                                  "a kit of tests",
 	"pkg/testnet/tun.go":                                      "a kit of tests",
 }

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 

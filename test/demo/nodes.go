@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 

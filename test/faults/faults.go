@@ -151,6 +151,6 @@ var faults = []fault{
 		changes:  one("pkg/install/manifests/admission.yaml", "variables.node == '' || variables.owned", "variables.node == '' || variables.owned || true"),
 		packages: []string{"./install"}, tests: "TestPrivilegedInstall"},
 	{name: "dead-server-stays-in-use", about: "the client does not leave an API server that died", tier: "kube",
-		changes:  one("pkg/kubeapi/servers.go", "s.active = (i + 1) % len(s.rows)", "s.active = i"),
+		changes:  one("pkg/kubernetes/kubeapi/servers.go", "s.active = (i + 1) % len(s.rows)", "s.active = i"),
 		packages: []string{"./waggle"}, tests: "TestPrivilegedServers"},
 }

@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
-	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
-	"github.com/waggle-net/waggle/pkg/wrote"
+	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -48,7 +48,7 @@ func TestPrivilegedAPIServer_GetsNodeState(t *testing.T) {
 		}
 		var object corev1.Node
 		server.Get(kubeapi.Nodes, "", "node-1", &object)
-		if !wrote.Of(object.Annotations).Ours("network.cilium.io/ipv4-pod-cidr", "10.50.0.0/24") {
+		if !lastapplied.Of(object.Annotations).Ours("network.cilium.io/ipv4-pod-cidr", "10.50.0.0/24") {
 			return fmt.Errorf("the Node has %v", object.Annotations)
 		}
 		if len(object.Spec.Taints) != 1 || len(object.Status.Conditions) != 0 {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
 
 // When the agents of two machines have the same node name, status reports the other machine with its address, and the number of writes to the CiliumNode is

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 )
 
 // The agent of one node claims in its objects the addresses and pod ranges of the other nodes, and their pods. The other nodes keep their addresses, and

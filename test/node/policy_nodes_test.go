@@ -10,8 +10,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 )
 
 // entities are the entities that one pod each of the nodes in [processesOfNodes] may reach, in both directions. The pod with the entity world may also reach

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/waggle-net/waggle/pkg/cidrpool"
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
 )
 

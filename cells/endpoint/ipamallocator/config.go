@@ -9,7 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/ipam"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/ipalloc"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	wanted "github.com/waggle-net/waggle/pkg/crds"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
-	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	wanted "github.com/waggle-net/waggle/pkg/kubernetes/crds"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/hive/script"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
 
 func TestScripts(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/reflectors"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 

@@ -3,7 +3,7 @@ package k8stables
 import (
 	"fmt"
 
-	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 )
 
 // set is the result of one reading of all files: the rows by table and key, and all documents by key.

@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/hive/job"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/kubernetes/objectwriter"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
-	"github.com/waggle-net/waggle/pkg/writeback"
 )
 
 // Cell writes the CiliumNode of this node.
@@ -30,6 +30,6 @@ func register(group job.Group, p params) {
 	}
 	c := &controller{params: p, machine: thisMachine(p.Agent.Procfs)}
 	heartbeat.AddRetried(group, "update-cilium-node", func(ctx context.Context, health cell.Health) error {
-		return writeback.Loop(ctx, health, c.DB, c.Table, c.pass)
+		return objectwriter.Loop(ctx, health, c.DB, c.Table, c.pass)
 	}, retryMin, retryMax)
 }

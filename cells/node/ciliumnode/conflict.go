@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 )
 
 const (

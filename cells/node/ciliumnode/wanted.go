@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
 const (
@@ -118,7 +118,7 @@ func text(addr netip.Addr) string {
 // object returns a new CiliumNode.
 func (w wanted) object() *ciliumv2.CiliumNode {
 	annotations := w.annotations(nil)
-	annotations[wrote.Annotation] = w.record(nil).String()
+	annotations[lastapplied.Annotation] = w.record(nil).String()
 	if text := w.machine.annotation("", w.local); text != "" {
 		annotations[machineAnnotation] = text
 	}
@@ -127,8 +127,8 @@ func (w wanted) object() *ciliumv2.CiliumNode {
 }
 
 // record returns the last-applied record of the desired object; have is nil for a new object.
-func (w wanted) record(have *ciliumv2.CiliumNode) wrote.Values {
-	record := wrote.Values{recordLabels: keys(w.labels())}
+func (w wanted) record(have *ciliumv2.CiliumNode) lastapplied.Values {
+	record := lastapplied.Values{recordLabels: keys(w.labels())}
 	if names := keys(w.annotations(have)); names != "" {
 		record[recordAnnotations] = names
 	}
@@ -138,7 +138,7 @@ func (w wanted) record(have *ciliumv2.CiliumNode) wrote.Values {
 	case w.local != nil:
 		record[recordCIDRs] = strings.Join(spec.IPAM.PodCIDRs, ",")
 	case have != nil:
-		if old, ok := wrote.Of(have.Annotations)[recordCIDRs]; ok {
+		if old, ok := lastapplied.Of(have.Annotations)[recordCIDRs]; ok {
 			record[recordCIDRs] = old // the value of the previous run stays until local is known
 		}
 	}
@@ -161,13 +161,13 @@ func (w wanted) changes(have *ciliumv2.CiliumNode) map[string]any {
 
 func (w wanted) metadata(have *ciliumv2.CiliumNode) map[string]any {
 	metadata := map[string]any{}
-	written := wrote.Of(have.Annotations)
+	written := lastapplied.Of(have.Annotations)
 	if labels := difference(have.Labels, w.labels(), written[recordLabels]); len(labels) > 0 {
 		metadata["labels"] = labels
 	}
 	annotations := difference(have.Annotations, w.annotations(have), written[recordAnnotations])
-	if record := w.record(have).String(); record != have.Annotations[wrote.Annotation] {
-		annotations[wrote.Annotation] = record
+	if record := w.record(have).String(); record != have.Annotations[lastapplied.Annotation] {
+		annotations[lastapplied.Annotation] = record
 	}
 	if old := have.Annotations[machineAnnotation]; w.machine.annotation(old, w.local) != old {
 		annotations[machineAnnotation] = w.machine.annotation(old, w.local)
@@ -224,7 +224,7 @@ func (w wanted) specChanges(have *ciliumv2.CiliumNode) map[string]any {
 	if spec.BootID != "" && spec.BootID != have.Spec.BootID {
 		changes["bootid"] = spec.BootID
 	}
-	ours := wrote.Of(have.Annotations).Ours(recordCIDRs, strings.Join(have.Spec.IPAM.PodCIDRs, ","))
+	ours := lastapplied.Of(have.Annotations).Ours(recordCIDRs, strings.Join(have.Spec.IPAM.PodCIDRs, ","))
 	if !w.writesCIDRs && ours && len(have.Spec.IPAM.PodCIDRs) > 0 {
 		// The agent wrote these in another mode. They block the cluster role, which has not assigned them.
 		changes["ipam"] = map[string]any{"podCIDRs": nil}

@@ -13,11 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
-	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
 // prefix of the keys of all annotations that the agent writes.
@@ -72,8 +72,8 @@ func text(addr netip.Addr) string {
 // overwriting it would lose the CIDR.
 func plan(have, want map[string]string) (changes map[string]*string, foreign []string) {
 	changes = map[string]*string{}
-	record := wrote.Values{}
-	written := wrote.Of(have)
+	record := lastapplied.Values{}
+	written := lastapplied.Of(have)
 	for key, value := range want {
 		old, found := have[key]
 		ours := found && written.Ours(key, old)
@@ -90,10 +90,10 @@ func plan(have, want map[string]string) (changes map[string]*string, foreign []s
 			}
 		}
 	}
-	if text, old := record.String(), have[wrote.Annotation]; text != old {
-		changes[wrote.Annotation] = &text
+	if text, old := record.String(), have[lastapplied.Annotation]; text != old {
+		changes[lastapplied.Annotation] = &text
 		if text == "" {
-			changes[wrote.Annotation] = nil
+			changes[lastapplied.Annotation] = nil
 		}
 	}
 	slices.Sort(foreign)

@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/hive/job"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/kubernetes/objectwriter"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
-	"github.com/waggle-net/waggle/pkg/writeback"
 )
 
 // Cell writes annotations, conditions and taint removals to the Node object of this node.
@@ -27,6 +27,6 @@ func register(group job.Group, c controller) {
 		return
 	}
 	heartbeat.AddRetried(group, "update-node", func(ctx context.Context, health cell.Health) error {
-		return writeback.Loop(ctx, health, c.DB, c.Table, c.pass)
+		return objectwriter.Loop(ctx, health, c.DB, c.Table, c.pass)
 	}, retryMin, retryMax)
 }

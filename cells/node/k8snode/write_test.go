@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/waggle-net/waggle/pkg/kubeapi"
-	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	agent "github.com/waggle-net/waggle/pkg/settings"
-	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
 const (
@@ -115,7 +115,7 @@ func TestAnnotate_KeepsConcurrentChanges(t *testing.T) {
 	if node.Annotations[v4Key] != "10.77.0.0/24" || node.Annotations[host] != "10.1.0.1" {
 		t.Errorf("the Node has %v", node.Annotations)
 	}
-	if wrote.Of(node.Annotations).Ours(v4Key, "10.77.0.0/24") {
+	if lastapplied.Of(node.Annotations).Ours(v4Key, "10.77.0.0/24") {
 		t.Errorf("what a person wrote counts as ours: %v", node.Annotations)
 	}
 }
@@ -125,7 +125,7 @@ func TestPlan(t *testing.T) {
 	t.Parallel()
 	const old, now = "10.1.0.0/24", "10.2.0.0/24"
 	ours := func(k, v string) map[string]string {
-		return map[string]string{k: v, wrote.Annotation: wrote.Values{k: v}.String()}
+		return map[string]string{k: v, lastapplied.Annotation: lastapplied.Values{k: v}.String()}
 	}
 	for name, test := range map[string]struct {
 		have       map[string]string
@@ -142,11 +142,11 @@ func TestPlan(t *testing.T) {
 		"ours, and not wanted":                {ours(v4Key, old), v4Key, "", "", false, false, false},
 		"a person's CIDR, replaced":           {map[string]string{v4Key: now}, v4Key, now, now, false, false, true},
 		"a person's CIDR, for the next start": {map[string]string{v4Key: old}, v4Key, now, old, false, true, true},
-		"a person's CIDR over ours": {map[string]string{v4Key: old, wrote.Annotation: wrote.Values{v4Key: now}.String()},
+		"a person's CIDR over ours": {map[string]string{v4Key: old, lastapplied.Annotation: lastapplied.Values{v4Key: now}.String()},
 			v4Key, now, old, false, true, false},
 		"a foreign router":                     {map[string]string{host: "10.9.0.1"}, host, "10.1.0.1", "10.1.0.1", true, false, false},
 		"a foreign router, none wanted":        {map[string]string{host: "10.9.0.1"}, host, "", "10.9.0.1", false, false, true},
-		"an unreadable record":                 {map[string]string{v4Key: now, wrote.Annotation: "{"}, v4Key, now, now, false, false, false},
+		"an unreadable record":                 {map[string]string{v4Key: now, lastapplied.Annotation: "{"}, v4Key, now, now, false, false, false},
 		"ours of the other family, not wanted": {ours(v6Key, "fd00::/64"), v4Key, now, now, true, false, false},
 	} {
 		have := map[string]string{}
@@ -164,7 +164,7 @@ func TestPlan(t *testing.T) {
 				have[k] = *v
 			}
 		}
-		if have[test.key] != test.value || wrote.Of(have).Ours(test.key, test.value) != test.isOurs {
+		if have[test.key] != test.value || lastapplied.Of(have).Ours(test.key, test.value) != test.isOurs {
 			t.Errorf("%s: in the end %v", name, have)
 		}
 		if again, _ := plan(have, map[string]string{test.key: test.want}); len(again) > 0 {
@@ -180,7 +180,7 @@ func FuzzPlan(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value, record, want string, there bool) {
 		// Values decoded from JSON are UTF-8.
 		value, record, want = strings.ToValidUTF8(value, "?"), strings.ToValidUTF8(record, "?"), strings.ToValidUTF8(want, "?")
-		have := map[string]string{wrote.Annotation: wrote.Values{v4Key: record}.String()}
+		have := map[string]string{lastapplied.Annotation: lastapplied.Values{v4Key: record}.String()}
 		if there {
 			have[v4Key] = value
 		}
@@ -193,7 +193,7 @@ func FuzzPlan(f *testing.F) {
 				have[k] = *v
 			}
 		}
-		if somebodys && (have[v4Key] != value || wrote.Of(have).Ours(v4Key, value)) {
+		if somebodys && (have[v4Key] != value || lastapplied.Of(have).Ours(v4Key, value)) {
 			t.Errorf("lost %q: %v", value, have)
 		}
 		if again, _ := plan(have, map[string]string{v4Key: want}); len(again) > 0 {

@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
-	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
 const (
@@ -49,7 +49,7 @@ func nodeOffers(in input) []nodecidrs.Candidate {
 	if in.node.PodCIDR != "" {
 		out = append(out, candidate("spec.podCIDR", in.node.PodCIDR))
 	}
-	written := wrote.Of(in.node.Annotations)
+	written := lastapplied.Of(in.node.Annotations)
 	for _, a := range annotations {
 		raw, ok := in.node.Annotations[a.key]
 		if !ok {
@@ -77,7 +77,7 @@ func ciliumNodeOffers(in input) []nodecidrs.Candidate {
 	if in.ciliumNode == nil {
 		return nil
 	}
-	written := wrote.Of(in.ciliumNode.Annotations)
+	written := lastapplied.Of(in.ciliumNode.Annotations)
 	ours := written.Ours(ciliumNodeField, strings.Join(in.ciliumNode.PodCIDRs, ","))
 	out := make([]nodecidrs.Candidate, len(in.ciliumNode.PodCIDRs))
 	for i, raw := range in.ciliumNode.PodCIDRs {

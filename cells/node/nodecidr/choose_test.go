@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
-	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
 // dualStack are settings with both families and a node name from a flag.
@@ -312,8 +312,8 @@ func FuzzChoose(f *testing.F) {
 	f.Fuzz(func(t *testing.T, first, second, single, annotation, pool, written string, from uint8, ready bool) {
 		in := input{settings: checked(t, nil), enableIPv4: true, enableIPv6: true, nodeName: "one",
 			node: &k8s.Node{PodCIDRs: []string{first, second}, PodCIDR: single,
-				Annotations: notes(v4Key, annotation, wrote.Annotation, written)},
-			ciliumNode: &cilium.Node{PodCIDRs: []string{pool}, Annotations: notes(wrote.Annotation, written)}}
+				Annotations: notes(v4Key, annotation, lastapplied.Annotation, written)},
+			ciliumNode: &cilium.Node{PodCIDRs: []string{pool}, Annotations: notes(lastapplied.Annotation, written)}}
 		in.settings.source = source(from % 3)
 		in.settings.requireIPv4, in.settings.requireIPv6 = from%3 != 0, from%3 != 0
 		if !ready {
@@ -327,7 +327,7 @@ func FuzzChoose(f *testing.F) {
 			if row.Chosen && strings.HasPrefix(row.Source, "CiliumNode.") != (in.settings.source == fromCiliumNode) && row.Source != nodecidrs.Derived {
 				t.Errorf("%v is chosen", row)
 			}
-			if row.Chosen && row.Source == v4Key && wrote.Of(in.node.Annotations).Ours(v4Key, annotation) {
+			if row.Chosen && row.Source == v4Key && lastapplied.Of(in.node.Annotations).Ours(v4Key, annotation) {
 				t.Errorf("%v is chosen, and the agent wrote it", row)
 			}
 			if row.Chosen && !row.Prefix.IsValid() {

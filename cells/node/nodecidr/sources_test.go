@@ -6,11 +6,11 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
 // online returns a client that never connects. With a client the agent assumes that there is an API server.
@@ -86,7 +86,7 @@ func TestChoose_Sources(t *testing.T) {
 		{
 			name: "an annotation of the agent is no offer", mode: agent.IPAMKubernetes,
 			node: &k8s.Node{Annotations: notes(v4Key, "10.3.0.0/24", v4Alias, "10.6.0.0/24", v6Key, "fd00:3::/64",
-				wrote.Annotation, wrote.Values{v4Key: "10.3.0.0/24", v6Key: "fd00:3::/64"}.String())},
+				lastapplied.Annotation, lastapplied.Values{v4Key: "10.3.0.0/24", v6Key: "fd00:3::/64"}.String())},
 			ipv4: v4Alias + " 10.6.0.0/24",
 			reasons: map[string]string{
 				"ipv4/" + v4Key: "not used: written by this agent",
@@ -97,13 +97,13 @@ func TestChoose_Sources(t *testing.T) {
 		{
 			name: "an annotation that was changed since is an offer", mode: agent.IPAMKubernetes,
 			node: &k8s.Node{Annotations: notes(v4Key, "10.7.0.0/24", v6Key, "fd00:3::/64",
-				wrote.Annotation, wrote.Values{v4Key: "10.3.0.0/24"}.String())},
+				lastapplied.Annotation, lastapplied.Values{v4Key: "10.3.0.0/24"}.String())},
 			ipv4: v4Key + " 10.7.0.0/24", ipv6: v6Key + " fd00:3::/64",
 		},
 		{
 			name: "an annotation of the agent in another mode is no offer", mode: agent.IPAMClusterPool,
 			ciliumNode: &cilium.Node{PodCIDRs: []string{"10.4.0.0/24", "fd00:4::/64"},
-				Annotations: notes(wrote.Annotation, wrote.Values{"spec.ipam.podCIDRs": "10.4.0.0/24,fd00:4::/64"}.String())},
+				Annotations: notes(lastapplied.Annotation, lastapplied.Values{"spec.ipam.podCIDRs": "10.4.0.0/24,fd00:4::/64"}.String())},
 			reasons: map[string]string{"ipv4/" + pool + "[0]": "not used: written by this agent"},
 		},
 	} {

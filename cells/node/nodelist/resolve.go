@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
-	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
 // maxClaims limits the addresses and ranges of one node, including refused ones: the node's agent writes the object.
@@ -101,7 +101,7 @@ func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*c
 // receivesOf returns the encapsulations that the agent of a node announces to receive.
 func receivesOf(n *cilium.Node) tables.Receives {
 	r := tables.ParseReceives(n.Annotations[ciliumv2.ReceivesAnnotation])
-	_, r.Agent = n.Annotations[wrote.Annotation]
+	_, r.Agent = n.Annotations[lastapplied.Annotation]
 	return r
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/statedb"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/waggle-net/waggle/pkg/k8sobjects"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"

@@ -15,8 +15,8 @@ import (
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/snapshot"
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
-	"github.com/waggle-net/waggle/pkg/k8sobjects"
-	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 )
 
 // manyNodes and manyEndpoints are the size of a large cluster.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/snapshot"
-	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 )
 
 // A slow disk and a busy CPU prolong a write, not the pause after it. The CPU time prolongs the pause, up to a bound.

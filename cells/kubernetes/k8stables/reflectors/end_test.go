@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/snapshot"
-	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
-	"github.com/waggle-net/waggle/pkg/k8sobjects"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
 
 // kind is a resource and the table of its objects.

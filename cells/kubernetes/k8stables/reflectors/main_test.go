@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 )
 
 func TestMain(m *testing.M) {

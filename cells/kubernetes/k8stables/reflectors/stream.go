@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	kjson "sigs.k8s.io/json"
 
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
-	"github.com/waggle-net/waggle/pkg/jsonscan"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubernetes/jsonscan"
+	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
 
 // stream is a watch of CiliumEndpoints that delivers all events of a burst at once: the last one, with the others in [object.before]. A watch of

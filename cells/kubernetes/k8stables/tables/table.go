@@ -8,7 +8,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 )
 
 // Table is one table of objects, independent of the type of its rows. The caller must pass rows of that type.
