@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/tc"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 )
 
 const ifCompleter = 120 // the device that completes checksums; its peer has the next index

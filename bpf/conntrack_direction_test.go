@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // A reset that its receiver ignores, because the sequence number is outside of the window, shortens the timeout of a connection until the alleged sender of

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // When the table is full, established flows continue, new ones are dropped with a specific reason, and the collector gets a signal.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // opened is a connection of pod a to port 80 of pod b, the only traffic that the policy of pod b allows. Pod a allows no ingress.

@@ -10,7 +10,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/mac"
-	"github.com/waggle-net/waggle/pkg/tc"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gopacket/gopacket"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // A flood of drops is counted completely, reported up to the bucket's size, and the number of suppressed reports is known.

@@ -12,10 +12,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
+	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/nftguard"
-	"github.com/waggle-net/waggle/pkg/tc"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // connect opens a TCP connection from pod a to a listener of pod b, and returns both ends.

@@ -3,7 +3,7 @@ package bpf
 import (
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // closedPods denies all ingress of both pods; pod a may send.

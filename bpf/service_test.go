@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // A client, a service and a backend on the same node: the client's packet arrives at the backend's port with the client's address, and the reply has the

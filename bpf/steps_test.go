@@ -3,7 +3,7 @@ package bpf
 import (
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // newVerdictNode is a node that reports verdicts.

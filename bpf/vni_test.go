@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // fromTunnel sends a packet to pod a as the stack does after overlay_ingress, with the mark of a sender's identity.

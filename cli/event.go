@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/dissect"
-	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 )
 

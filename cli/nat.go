@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 )
 
 func (a *app) lbCommand() *cobra.Command {
@@ -14,7 +14,7 @@ func (a *app) lbCommand() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List the frontends in the kernel, each with its backends", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			only, err := servicemaps.ChosenList(cmd.Flags().GetBool)
+			only, err := servicemap.ChosenList(cmd.Flags().GetBool)
 			if err != nil {
 				return usage{err}
 			}
@@ -25,7 +25,7 @@ func (a *app) lbCommand() *cobra.Command {
 			return a.shellValue(cmd, args)
 		},
 	}
-	for _, l := range servicemaps.Lists() {
+	for _, l := range servicemap.Lists() {
 		list.Flags().Bool(l.Name, false, l.Usage)
 	}
 	group.AddCommand(a.withOutput(list))

@@ -14,8 +14,8 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 const checkRemedy = "the attachment is damaged: delete the pod, or send DEL and ADD"

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/rtnl"
+	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/waggle-net/waggle/pkg/bpffs"
+	"github.com/waggle-net/waggle/pkg/datapath/bpffs"
 )
 
 // unmounting is a file in the state directory that exists while the mount point of the BPF file system is being removed. Before, the mount itself is

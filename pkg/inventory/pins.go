@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/waggle-net/waggle/pkg/bpffs"
+	"github.com/waggle-net/waggle/pkg/datapath/bpffs"
 )
 
 // pins finds all pins in Waggle's directory of the BPF file system, including maps and links of other versions. A link is detached when its pin is

@@ -3,7 +3,7 @@ package inventory
 import (
 	"fmt"
 
-	"github.com/waggle-net/waggle/pkg/sysctlfs"
+	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 )
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/tc"
 )
 
 // clsacts finds the queueing disciplines on links of Waggle, and through them the shared blocks. They are removed with their links: removing them alone

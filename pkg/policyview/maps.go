@@ -10,13 +10,13 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
-	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
 // Maps implements [Kernel] with the agent's open maps.
-type Maps struct{ bpfmaps.Maps }
+type Maps struct{ pinnedmaps.Maps }
 
 var _ Kernel = Maps{}
 

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/bpffs"
 	"github.com/waggle-net/waggle/pkg/capabilities"
+	"github.com/waggle-net/waggle/pkg/datapath/bpffs"
 )
 
 // Options configure the paths and the mode of setup.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/cgroups"
+	"github.com/waggle-net/waggle/pkg/datapath/cgroups"
 )
 
 // Cgroup is a control group below the group of this process. Single threads, and processes that they start, can join it: programs attached to it see only the

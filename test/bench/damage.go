@@ -13,10 +13,10 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
-	"github.com/waggle-net/waggle/pkg/tc"
 )
 
 // damage is a change by another program. Both functions run in the node's namespaces.

@@ -65,7 +65,7 @@ func (b *bench) programs(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return b.goBench(ctx, "./pkg/nftguard", "FromNetwork", []figure{
+	return b.goBench(ctx, "./pkg/datapath/nftguard", "FromNetwork", []figure{
 		{"FromNetwork/", "ns/packet-one-lookup", "rules, per packet from the network", unlimited, nanoseconds},
 		{"FromNetwork/", "ns/packet-two-lookups", "the same with a look-up for each check", unlimited, nanoseconds},
 	})

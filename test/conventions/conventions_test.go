@@ -288,7 +288,7 @@ var rawDump = regexp.MustCompile(`^(LinkList|AddrList|RouteList|RouteListFiltere
 func TestDumpsGoThroughTheWrapper(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
-		if f.dir == "pkg/rtnl" || f.test() || strings.HasPrefix(f.dir, "test/") {
+		if f.dir == "pkg/datapath/rtnl" || f.test() || strings.HasPrefix(f.dir, "test/") {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -297,7 +297,7 @@ func TestDumpsGoThroughTheWrapper(t *testing.T) {
 				return true
 			}
 			if x, ok := call.X.(*ast.Ident); ok && x.Name == "netlink" {
-				t.Errorf("%s: netlink.%s: dump through pkg/rtnl, which retries what was interrupted", f.at(n.Pos()), call.Sel.Name)
+				t.Errorf("%s: netlink.%s: dump through pkg/datapath/rtnl, which retries what was interrupted", f.at(n.Pos()), call.Sel.Name)
 			}
 			return true
 		})

@@ -19,7 +19,7 @@ var mayStart = map[string]string{
 	"cells/policy/policystatus/groups.go leadWithGroups":      "the same function ends its context and waits for its error",
 	"cells/service/servicecontroller/plan.go computeAhead":    "the returned function ends it and waits for it, before the end of the pass",
 	"pkg/notify/close.go Close":                               "closing a watch of files takes seconds in the kernel, and an agent that stops does not wait for it",
-	"pkg/rtnl/subscribe.go Subscribe":                         "it closes the channel of events, which the subscriber reads until then",
+	"pkg/datapath/rtnl/subscribe.go Subscribe":                "it closes the channel of events, which the subscriber reads until then",
 	"pkg/setup/namespace.go onThread":                         "the same function waits for it; its thread ends with it",
 	"pkg/tables/leadership/leadership.go Await":               "the function done ends it and waits for it",
 	"pkg/kubernetes/kubeapi/kubetest/server.go":               "a server of tests",

@@ -40,7 +40,7 @@ var faults = []fault{
 		changes:  one("cells/endpoint/endpointmaps/scope.go", "f.policies.UpTo(txn, changed)", "f.policies.UpTo(txn, statedb.NewWatchSet())"),
 		packages: []string{"./cells/endpoint/endpointmaps"}, tests: "TestScripts"},
 	{name: "map-entry-left", about: "entries of deleted rows stay in the maps", tier: "hermetic",
-		changes:  one("pkg/mapreconciler/map.go", "return m.remove(m.Key(row))", "return nil"),
+		changes:  one("pkg/datapath/mapreconciler/map.go", "return m.remove(m.Key(row))", "return nil"),
 		packages: []string{"./cells/endpoint/endpointmaps", "./cells/identity/ipcachemaps"}, tests: "TestScripts"},
 	{name: "slot-left", about: "the slot of a deleted endpoint keeps its properties", tier: "hermetic",
 		changes:  one("cells/endpoint/endpointmaps/ops.go", "\treturn o.write(slot{id: f.ID})", "\treturn nil"),

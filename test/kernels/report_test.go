@@ -28,7 +28,7 @@ const sampleOutput = `{"Action":"start","Package":"bpf"}
 func TestReport_NamesFailedSkippedAndUnfinishedTests(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	r := newReport("6.1", []string{"bpf", "cni", "pkg/tc"}, &out)
+	r := newReport("6.1", []string{"bpf", "cni", "pkg/datapath/tc"}, &out)
 	cpu := 0.0
 	r.cpu = func() float64 { cpu += 2.5; return cpu } // 2.5 s when the suite begins, 5 s when it ends
 	more := `{"Action":"output","Package":"cni","Test":"TestD","Output":"    d_test.go:1: half-way\n"}`
@@ -49,7 +49,7 @@ func TestReport_NamesFailedSkippedAndUnfinishedTests(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"failed: bpf", "before the tests of cni, pkg/tc ended", "half-way"} {
+	for _, want := range []string{"failed: bpf", "before the tests of cni, pkg/datapath/tc ended", "half-way"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q: %v", want, err)
 		}

@@ -150,7 +150,7 @@ func TestChecksums_NestedFiles(t *testing.T) {
 func runOf(t *testing.T, dir string, now time.Time, binary string, o options) *kernelRun {
 	t.Helper()
 	o.cache, o.out = dir, filepath.Join(dir, "out")
-	s := suite{pkg: "pkg/tc", kernels: oldest, tests: ".*"}
+	s := suite{pkg: "pkg/datapath/tc", kernels: oldest, tests: ".*"}
 	r := newKernelRun(&kernel{series: oldest, id: "package"}, []suite{s}, o)
 	r.report.out, r.stamps.Now = io.Discard, func() time.Time { return now }
 	ids := map[string]string{guestPackage: "g", runnerPackage: "r", s.binary(): binary}
@@ -163,7 +163,7 @@ func runOf(t *testing.T, dir string, now time.Time, binary string, o options) *k
 // finish ends the run's suite as the machine would, and writes stamps.
 func finish(t *testing.T, r *kernelRun, action string) {
 	t.Helper()
-	output := `{"Action":"pass","Package":"pkg/tc","Test":"TestA"}` + "\n" + `{"Action":"` + action + `","Package":"pkg/tc"}`
+	output := `{"Action":"pass","Package":"pkg/datapath/tc","Test":"TestA"}` + "\n" + `{"Action":"` + action + `","Package":"pkg/datapath/tc"}`
 	if err := r.report.read(strings.NewReader(output)); err != nil {
 		t.Fatal(err)
 	}

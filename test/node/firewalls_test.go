@@ -20,7 +20,7 @@ const (
 	rulesN = "nft"
 )
 
-// ruleText holds rules of netfilter: the name of a file of pkg/nftforward/testdata, or text that is added to the existing rules.
+// ruleText holds rules of netfilter: the name of a file of pkg/datapath/nftforward/testdata, or text that is added to the existing rules.
 type ruleText struct{ program, text string }
 
 // command returns the command that loads the rules.
@@ -31,7 +31,7 @@ func (r ruleText) command(t *testing.T) *exec.Cmd {
 		text, args = "*filter\n"+text+"\nCOMMIT\n", []string{"--noflush"}
 	}
 	if !strings.Contains(r.text, " ") {
-		file, err := os.ReadFile(filepath.Join("../../pkg/nftforward/testdata", r.text))
+		file, err := os.ReadFile(filepath.Join("../../pkg/datapath/nftforward/testdata", r.text))
 		if err != nil {
 			t.Fatal(err)
 		}

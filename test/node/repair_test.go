@@ -20,10 +20,10 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
-	"github.com/waggle-net/waggle/pkg/tc"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 
-	"github.com/waggle-net/waggle/pkg/tc"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 )
 
 // BarePair is two namespaces that one veth pair joins without any program, or several veth pairs with programs that only redirect. It is the control of

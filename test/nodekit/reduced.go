@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/bpffs"
+	"github.com/waggle-net/waggle/pkg/datapath/bpffs"
 )
 
 // containerCapabilities are the capabilities of the DaemonSet's main container.

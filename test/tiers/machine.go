@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/cgroups"
+	"github.com/waggle-net/waggle/pkg/datapath/cgroups"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/cgroups"
+	"github.com/waggle-net/waggle/pkg/datapath/cgroups"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 

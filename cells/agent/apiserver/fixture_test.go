@@ -18,7 +18,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/ipam"
@@ -418,10 +418,10 @@ func (a *fakeAllocator) Release(addr netip.Addr, _, _ string) (bool, error) {
 
 type fakeMaps struct{}
 
-func (fakeMaps) Get(string) (*ebpf.Map, error)      { return nil, bpfmaps.ErrNotOpen }
-func (fakeMaps) All() (map[string]*ebpf.Map, error) { return nil, bpfmaps.ErrNotOpen }
+func (fakeMaps) Get(string) (*ebpf.Map, error)      { return nil, pinnedmaps.ErrNotOpen }
+func (fakeMaps) All() (map[string]*ebpf.Map, error) { return nil, pinnedmaps.ErrNotOpen }
 func (fakeMaps) Put(string, any, any) error         { return nil }
 func (fakeMaps) Delete(string, any) error           { return nil }
-func (fakeMaps) Entries(string) ([]bpfmaps.Entry, error) {
-	return []bpfmaps.Entry{{Key: "12", Value: "7"}}, nil
+func (fakeMaps) Entries(string) ([]pinnedmaps.Entry, error) {
+	return []pinnedmaps.Entry{{Key: "12", Value: "7"}}, nil
 }

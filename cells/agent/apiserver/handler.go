@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/server"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/policyview"
@@ -44,7 +44,7 @@ type api struct {
 	Flags     cell.AllSettings
 	Manager   endpoint.Manager
 	Allocator ipam.Allocator
-	MapReader bpfmaps.Maps
+	MapReader pinnedmaps.Maps
 
 	Ready              readiness.Tables
 	Identities         statedb.Table[*identities.Identity]

@@ -6,7 +6,7 @@ import (
 	"path"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
@@ -28,7 +28,7 @@ func (a *api) GetMapName(w http.ResponseWriter, _ *http.Request, name string) {
 	}
 	entries, err := a.MapReader.Entries(row.Name)
 	switch {
-	case errors.Is(err, bpfmaps.ErrUnknown):
+	case errors.Is(err, pinnedmaps.ErrUnknown):
 		answer(w, http.StatusNotFound, nil)
 	case err != nil:
 		fail(w, http.StatusInternalServerError, err)
@@ -51,7 +51,7 @@ func (a *api) mapNamed(name string) *tables.Map {
 	return nil
 }
 
-func entryModels(entries []bpfmaps.Entry) []models.BPFMapEntry {
+func entryModels(entries []pinnedmaps.Entry) []models.BPFMapEntry {
 	out := make([]models.BPFMapEntry, 0, len(entries))
 	for _, e := range entries {
 		out = append(out, models.BPFMapEntry{Key: e.Key, Value: e.Value, DesiredAction: models.BPFMapEntryDesiredActionOk})

@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/labels"
@@ -73,7 +73,7 @@ func inputs() cell.Cell {
 				KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767, Maglev: true, MaglevTableSize: 251,
 				MasqueradeIPv4: true, HealthChecking: true}
 		},
-		func(db *statedb.DB, table statedb.RWTable[*endpoints.Endpoint]) (endpoint.Manager, ipam.Allocator, bpfmaps.Maps) {
+		func(db *statedb.DB, table statedb.RWTable[*endpoints.Endpoint]) (endpoint.Manager, ipam.Allocator, pinnedmaps.Maps) {
 			m := &fakeManager{db: db, table: table, restored: make(chan struct{})}
 			close(m.restored)
 			return m, &fakeAllocator{}, fakeMaps{}

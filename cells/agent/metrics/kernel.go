@@ -9,9 +9,9 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
-	"github.com/waggle-net/waggle/pkg/events"
-	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
+	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // counters reads the counters of the kernel.
@@ -35,14 +35,14 @@ type counted struct {
 }
 
 // mapCounters reads the map "metrics".
-type mapCounters struct{ pinned bpfmaps.Maps }
+type mapCounters struct{ pinned pinnedmaps.Maps }
 
-func newCounters(pinned bpfmaps.Maps) counters { return mapCounters{pinned} }
+func newCounters(pinned pinnedmaps.Maps) counters { return mapCounters{pinned} }
 
 // Read implements counters.
 func (m mapCounters) Read() ([]counted, error) {
 	opened, err := m.pinned.Get("metrics")
-	if errors.Is(err, bpfmaps.ErrNotOpen) {
+	if errors.Is(err, pinnedmaps.ErrNotOpen) {
 		return nil, nil // the map is open only between start and stop
 	}
 	if err != nil {

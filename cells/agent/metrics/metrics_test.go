@@ -23,9 +23,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/hive"
 	mapsTable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -37,11 +37,11 @@ import (
 // noMaps is a datapath whose maps are not open or cannot be read.
 type noMaps struct{ err error }
 
-func (m noMaps) Get(string) (*ebpf.Map, error)           { return nil, m.err }
-func (m noMaps) All() (map[string]*ebpf.Map, error)      { return nil, m.err }
-func (m noMaps) Put(string, any, any) error              { return m.err }
-func (m noMaps) Delete(string, any) error                { return m.err }
-func (m noMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, m.err }
+func (m noMaps) Get(string) (*ebpf.Map, error)              { return nil, m.err }
+func (m noMaps) All() (map[string]*ebpf.Map, error)         { return nil, m.err }
+func (m noMaps) Put(string, any, any) error                 { return m.err }
+func (m noMaps) Delete(string, any) error                   { return m.err }
+func (m noMaps) Entries(string) ([]pinnedmaps.Entry, error) { return nil, m.err }
 
 // fill inserts a row into each table that the collector reads.
 func fill(db *statedb.DB, h statedb.RWTable[health.Status], e statedb.RWTable[*endpointstates.EndpointState],
@@ -58,7 +58,7 @@ func fill(db *statedb.DB, h statedb.RWTable[health.Status], e statedb.RWTable[*e
 }
 
 // serve starts the cell with the tables of other cells and returns the URL of the metrics, or "" if the cell does not listen.
-func serve(t *testing.T, datapath bpfmaps.Maps, args ...string) (url string, err error) {
+func serve(t *testing.T, datapath pinnedmaps.Maps, args ...string) (url string, err error) {
 	t.Helper()
 	var reports *cell.SimpleHealth
 	h := hive.New(celltest.Infrastructure(), Cell,
@@ -113,7 +113,7 @@ func scrape(t *testing.T, url string) string {
 
 func TestScrape_ReadsTables(t *testing.T) {
 	t.Parallel()
-	url, err := serve(t, noMaps{bpfmaps.ErrNotOpen}, "--prometheus-serve-addr=127.0.0.1:0")
+	url, err := serve(t, noMaps{pinnedmaps.ErrNotOpen}, "--prometheus-serve-addr=127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

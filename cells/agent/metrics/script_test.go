@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	mapsTable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
@@ -41,7 +41,7 @@ import (
 )
 
 // inputs are the tables that other cells write.
-func inputs(maps bpfmaps.Maps) cell.Cell {
+func inputs(maps pinnedmaps.Maps) cell.Cell {
 	return cell.Provide(
 		health.NewTable, statedb.RWTable[health.Status].ToTable,
 		endpointstates.NewTable, statedb.RWTable[*endpointstates.EndpointState].ToTable,
@@ -67,14 +67,14 @@ func inputs(maps bpfmaps.Maps) cell.Cell {
 		backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 		servicemapusage.NewTable, statedb.RWTable[servicemapusage.Usage].ToTable,
 		mapsTable.NewTable, statedb.RWTable[*mapsTable.Map].ToTable,
-		func() bpfmaps.Maps { return maps },
+		func() pinnedmaps.Maps { return maps },
 	)
 }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{Cell, inputs(noMaps{bpfmaps.ErrNotOpen}), cell.Provide(scrapeCommand)}
+		return []cell.Cell{Cell, inputs(noMaps{pinnedmaps.ErrNotOpen}), cell.Provide(scrapeCommand)}
 	})
 }
 

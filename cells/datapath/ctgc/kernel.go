@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
-	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // slice is the number of entries that are read, and held in memory, at a time.
@@ -46,9 +46,9 @@ type signals interface {
 }
 
 // pinned is the real kernel.
-type pinned struct{ maps bpfmaps.Copies }
+type pinned struct{ maps pinnedmaps.Copies }
 
-func newKernel(m bpfmaps.Copies) kernel { return pinned{m} }
+func newKernel(m pinnedmaps.Copies) kernel { return pinned{m} }
 
 // Now implements kernel.
 func (pinned) Now() (uint32, error) { return bpf.CtNow() }

@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
-	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/datapath/natmap"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // natKernel is the access of this cell to translated flows and session affinities in the kernel.
@@ -43,7 +43,7 @@ type affinity struct {
 	Entry bpf.AffinityEntry
 }
 
-func newNatKernel(m bpfmaps.Copies) natKernel { return pinned{m} }
+func newNatKernel(m pinnedmaps.Copies) natKernel { return pinned{m} }
 
 // ReadNat implements natKernel.
 func (p pinned) ReadNat(m natmap.Map) (natReader, uint32, error) {

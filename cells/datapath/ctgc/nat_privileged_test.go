@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/datapath/natmap"
 )
 
 // A pass over full maps deletes dead flows in pairs while other goroutines write as programs do, and keeps all live flows.

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
@@ -49,7 +49,7 @@ func realMaps(t testing.TB) celltest.Maps {
 	return all
 }
 
-func realCollector(t testing.TB, maps bpfmaps.Copies, eps ...*endpoints.Endpoint) *collector {
+func realCollector(t testing.TB, maps pinnedmaps.Copies, eps ...*endpoints.Endpoint) *collector {
 	t.Helper()
 	return collectorOf(t, newKernel(maps), newNatKernel(maps), eps...)
 }

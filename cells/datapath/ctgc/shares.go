@@ -2,8 +2,8 @@ package ctgc
 
 import (
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/ctmap"
-	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/natmap"
 )
 
 // burstDivisor is the fraction of a table, 1/32, that one endpoint may create during a pass without another pass soon after it.

@@ -7,7 +7,7 @@ import (
 
 	tables "github.com/waggle-net/waggle/pkg/tables/devices"
 
-	"github.com/waggle-net/waggle/pkg/rtnl"
+	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 )
 
 // netlinkKernel implements [kernel].

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // verifierLines is the number of the verifier's last lines in an error. They name the rejected instruction and the reason.
@@ -19,7 +19,7 @@ func explain(err error) error {
 	if verifierErr := (*ebpf.VerifierError)(nil); errors.As(err, &verifierErr) {
 		return fmt.Errorf("%w; the verifier's last lines: %s%s", err, lastLines(verifierErr.Log), remedy(err, true))
 	}
-	err = bpfmaps.WithCause(err)
+	err = pinnedmaps.WithCause(err)
 	return fmt.Errorf("%w%s", err, remedy(err, false))
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
@@ -30,7 +31,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/podmtus"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
-	"github.com/waggle-net/waggle/pkg/tc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -6,9 +6,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/tc"
 )
 
 // kernel is the access of this cell to the kernel. Its parts are open from the start hook to the stop hook.

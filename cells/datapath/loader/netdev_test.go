@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/tc"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 )
 
 // hooksOf returns the hooks of a device that leads out, by program.

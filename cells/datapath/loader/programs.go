@@ -9,18 +9,18 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
-	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/natmap"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/identity"
-	"github.com/waggle-net/waggle/pkg/natmap"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/socketlb"
-	"github.com/waggle-net/waggle/pkg/sysctlfs"
 )
 
 // newKernel returns the real kernel.
-func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options policy.Options, sockets socketlb.Options, probe bpf.EncapProbe) (kernel, error) {
+func newKernel(maps pinnedmaps.Maps, agent settings.Agent, config Config, options policy.Options, sockets socketlb.Options, probe bpf.EncapProbe) (kernel, error) {
 	objects := &objects{maps: maps, agent: agent, config: config, options: options, sockets: sockets, probe: probe}
 	traffic := &traffic{steps: steps{stepsDir(agent)}, guard: guard{agent: agent}}
 	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}},
@@ -29,7 +29,7 @@ func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options p
 
 // objects loads the embedded programs with the pinned maps.
 type objects struct {
-	maps     bpfmaps.Maps
+	maps     pinnedmaps.Maps
 	agent    settings.Agent
 	config   Config
 	options  policy.Options
@@ -61,7 +61,7 @@ func (o *objects) Load() (map[string]program, error) {
 			return nil, err
 		}
 	}
-	o.previous, o.resizing = append(o.previous, before...), bpfmaps.Resizing(maps) != 0
+	o.previous, o.resizing = append(o.previous, before...), pinnedmaps.Resizing(maps) != 0
 	return out, nil
 }
 
@@ -176,7 +176,7 @@ func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map
 // configureResize sets the number and the maps of the current change of size, if there is one.
 func configureResize(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
 	number, resized := spec.Variables[bpf.VariableResizeNumber], spec.Variables[bpf.VariableResizeMaps]
-	bits := bpfmaps.Resizing(maps)
+	bits := pinnedmaps.Resizing(maps)
 	if number == nil || resized == nil || bits == 0 {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
@@ -61,7 +61,7 @@ func (g *generation) raiseProtocol(health cell.Health) error {
 }
 
 // stateMap implements protocolState with the map "datapath".
-type stateMap struct{ maps bpfmaps.Maps }
+type stateMap struct{ maps pinnedmaps.Maps }
 
 // Protocol implements protocolState.
 func (s stateMap) Protocol() (uint32, error) {
@@ -83,7 +83,7 @@ func (s stateMap) SetProtocol(protocol uint32) error {
 		err = m.Put(uint32(0), protocol)
 	}
 	if err == nil {
-		err = bpfmaps.AwaitPackets()
+		err = pinnedmaps.AwaitPackets()
 	}
 	if err != nil {
 		return fmt.Errorf("set the protocol of the datapath to %d: %w", protocol, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
@@ -75,7 +75,7 @@ func (s steps) unpinUnused(p *program) error {
 	if len(others) == 0 {
 		return nil
 	}
-	if err := bpfmaps.AwaitPackets(); err != nil {
+	if err := pinnedmaps.AwaitPackets(); err != nil {
 		return fmt.Errorf("remove the pins of steps of previous programs: %w", err)
 	}
 	var errs []error

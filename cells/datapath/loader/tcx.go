@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpffs"
-	"github.com/waggle-net/waggle/pkg/rtnl"
+	"github.com/waggle-net/waggle/pkg/datapath/bpffs"
+	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/settings"
-	"github.com/waggle-net/waggle/pkg/tc"
 )
 
 // linkDir is the directory of pinned links, each named "<device>_<hook>".

@@ -12,13 +12,13 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
+	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
+	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
-	"github.com/waggle-net/waggle/pkg/nftguard"
-	"github.com/waggle-net/waggle/pkg/rtnl"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
-	"github.com/waggle-net/waggle/pkg/tc"
 )
 
 // maxNamed is the number of programs ahead of ours that the health names.

@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
@@ -26,5 +26,5 @@ var implementation = cell.Group(
 		newMaps,                                 // the open maps, for other cells
 		newCommands,                             // maps/dump
 	),
-	cell.Invoke(func(bpfmaps.Maps) {}), // open the maps even if no other cell uses them
+	cell.Invoke(func(pinnedmaps.Maps) {}), // open the maps even if no other cell uses them
 )

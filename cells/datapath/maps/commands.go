@@ -7,10 +7,10 @@ import (
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/script"
 
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
-func newCommands(m bpfmaps.Maps) upstream.ScriptCmdOut {
+func newCommands(m pinnedmaps.Maps) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("maps/dump", script.Command(
 		script.CmdUsage{
 			Summary: "Print the entries of a BPF map",

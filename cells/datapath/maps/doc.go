@@ -1,6 +1,6 @@
 // Package maps opens the BPF maps that programs and agent share, and keeps them pinned so that they outlive the agent.
 //
-// The names and layouts of the maps are read from the programs' objects. Cells use the maps through [github.com/waggle-net/waggle/pkg/bpfmaps.Maps] after the
+// The names and layouts of the maps are read from the programs' objects. Cells use the maps through [github.com/waggle-net/waggle/pkg/datapath/pinnedmaps.Maps] after the
 // start hook of this cell has run.
 //
 // Table in: attachments. Table out: bpf-maps. Kernel state: the mount of the BPF file system if there is none, the directory <bpf-root>/waggle/maps with the

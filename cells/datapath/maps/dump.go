@@ -6,11 +6,11 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // dumped is one element of a map.
-type dumped = bpfmaps.Entry
+type dumped = pinnedmaps.Entry
 
 // Dump implements kernel. It omits free elements of arrays, whose values are all zero.
 func (realKernel) Dump(m *ebpf.Map, spec *ebpf.MapSpec) ([]dumped, error) {
@@ -47,7 +47,7 @@ func dumpPerCPU(m *ebpf.Map, spec *ebpf.MapSpec) ([]dumped, error) {
 	)
 	all := m.Iterate()
 	for all.Next(&key, &values) {
-		text := bpfmaps.FormatPerCPU(spec.Value, values)
+		text := pinnedmaps.FormatPerCPU(spec.Value, values)
 		if text == "0" {
 			continue
 		}
@@ -59,7 +59,7 @@ func dumpPerCPU(m *ebpf.Map, spec *ebpf.MapSpec) ([]dumped, error) {
 	return entries, nil
 }
 
-func show(t btf.Type, data []byte) string { return bpfmaps.Format(t, data) }
+func show(t btf.Type, data []byte) string { return pinnedmaps.Format(t, data) }
 
 func zero(data []byte) bool {
 	for _, b := range data {

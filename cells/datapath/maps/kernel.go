@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/bpffs"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/bpffs"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // kernel is the access of this cell to the kernel and its file systems.
@@ -116,7 +116,7 @@ func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	spec.Pinning = ebpf.PinNone
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, fmt.Errorf("create map %s of %d entries: %w", spec.Name, spec.MaxEntries, bpfmaps.WithCause(err))
+		return nil, fmt.Errorf("create map %s of %d entries: %w", spec.Name, spec.MaxEntries, pinnedmaps.WithCause(err))
 	}
 	return m, nil
 }
@@ -149,7 +149,7 @@ func (realKernel) ResizeState(m *ebpf.Map) (value uint32, err error) {
 func (realKernel) SetResizeState(m *ebpf.Map, value uint32) error {
 	err := m.Put(uint32(0), value)
 	if err == nil {
-		err = bpfmaps.AwaitPackets()
+		err = pinnedmaps.AwaitPackets()
 	}
 	if err != nil {
 		return fmt.Errorf("write the phase of the map resize for programs: %w", err)
@@ -157,7 +157,7 @@ func (realKernel) SetResizeState(m *ebpf.Map, value uint32) error {
 	return nil
 }
 
-func (realKernel) AwaitPackets() error { return bpfmaps.AwaitPackets() }
+func (realKernel) AwaitPackets() error { return pinnedmaps.AwaitPackets() }
 
 // Pin pins a clone of the handle: the library records where it has pinned a handle, and does not pin it there a second time.
 func (realKernel) Pin(m *ebpf.Map, path string) error {

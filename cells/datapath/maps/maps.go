@@ -18,7 +18,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -54,7 +54,7 @@ type params struct {
 	Attachments statedb.Table[*attachments.Attachment]
 }
 
-// store implements [bpfmaps.Maps].
+// store implements [pinnedmaps.Maps].
 type store struct {
 	params
 	dir string
@@ -68,7 +68,7 @@ type store struct {
 	retired []*ebpf.Map // replaced maps of flows, not yet closed
 }
 
-func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches, bpfmaps.Copies, bpfmaps.PreviousLayouts) {
+func newMaps(p params) (pinnedmaps.Maps, pinnedmaps.Batches, pinnedmaps.Copies, pinnedmaps.PreviousLayouts) {
 	s := &store{params: p, dir: filepath.Join(p.Agent.PinDir(), "maps")}
 	p.Lifecycle.Append(cell.Hook{OnStart: s.start, OnStop: s.stop})
 	return s, s, s, s
@@ -305,7 +305,7 @@ func (s *store) stop(cell.HookContext) error {
 	return errors.Join(errs...)
 }
 
-// Get implements [bpfmaps.Maps].
+// Get implements [pinnedmaps.Maps].
 func (s *store) Get(name string) (*ebpf.Map, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -316,21 +316,21 @@ func (s *store) Get(name string) (*ebpf.Map, error) {
 // get returns an open map. The caller must hold s.mu.
 func (s *store) get(name string) (opened, error) {
 	if s.open == nil {
-		return opened{}, fmt.Errorf("map %s: %w", name, bpfmaps.ErrNotOpen)
+		return opened{}, fmt.Errorf("map %s: %w", name, pinnedmaps.ErrNotOpen)
 	}
 	o, found := s.open[name]
 	if !found {
-		return opened{}, fmt.Errorf("map %q: %w", name, bpfmaps.ErrUnknown)
+		return opened{}, fmt.Errorf("map %q: %w", name, pinnedmaps.ErrUnknown)
 	}
 	return o, o.err
 }
 
-// Put implements [bpfmaps.Maps].
+// Put implements [pinnedmaps.Maps].
 func (s *store) Put(name string, key, value any) error {
 	return s.put(name, key, value, func(t *shadowMap) error { return t.put(key, value) })
 }
 
-// PutPrevious implements [bpfmaps.PreviousLayouts].
+// PutPrevious implements [pinnedmaps.PreviousLayouts].
 func (s *store) PutPrevious(name string, key, value, previous any) error {
 	return s.put(name, key, value, func(t *shadowMap) error {
 		if t.resized {
@@ -354,7 +354,7 @@ func (s *store) put(name string, key, value any, also func(*shadowMap) error) er
 	return also(o.shadow)
 }
 
-// Delete implements [bpfmaps.Maps].
+// Delete implements [pinnedmaps.Maps].
 func (s *store) Delete(name string, key any) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -370,7 +370,7 @@ func (s *store) Delete(name string, key any) error {
 	return o.m.Delete(key)
 }
 
-// Each implements [bpfmaps.Copies].
+// Each implements [pinnedmaps.Copies].
 func (s *store) Each(name string, do func(m *ebpf.Map) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -393,7 +393,7 @@ func (s *store) Each(name string, do func(m *ebpf.Map) error) error {
 	return err
 }
 
-// All implements [bpfmaps.Maps].
+// All implements [pinnedmaps.Maps].
 func (s *store) All() (map[string]*ebpf.Map, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -414,8 +414,8 @@ func (s *store) All() (map[string]*ebpf.Map, error) {
 	return all, nil
 }
 
-// Entries implements [bpfmaps.Maps].
-func (s *store) Entries(name string) ([]bpfmaps.Entry, error) {
+// Entries implements [pinnedmaps.Maps].
+func (s *store) Entries(name string) ([]pinnedmaps.Entry, error) {
 	m, err := s.Get(name)
 	if err != nil {
 		return nil, err
@@ -424,6 +424,6 @@ func (s *store) Entries(name string) ([]bpfmaps.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(entries, func(a, b bpfmaps.Entry) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(entries, func(a, b pinnedmaps.Entry) int { return strings.Compare(a.Key, b.Key) })
 	return entries, nil
 }

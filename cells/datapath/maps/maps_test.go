@@ -24,8 +24,8 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/testnet"
@@ -268,7 +268,7 @@ func (f *fakeKernel) Close(m *ebpf.Map) error {
 	return nil
 }
 
-func (f *fakeKernel) commands(m bpfmaps.Maps, db *statedb.DB, table statedb.RWTable[*attachments.Attachment]) upstream.ScriptCmdsOut {
+func (f *fakeKernel) commands(m pinnedmaps.Maps, db *statedb.DB, table statedb.RWTable[*attachments.Attachment]) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			f.mu.Lock()

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
-	"github.com/waggle-net/waggle/pkg/mapreconciler"
+	"github.com/waggle-net/waggle/pkg/datapath/mapreconciler"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
@@ -15,7 +15,7 @@ type kernel struct {
 	exclusions mapreconciler.Entries[netip.Prefix, uint32]
 }
 
-func newKernel(m bpfmaps.Maps) kernel {
+func newKernel(m pinnedmaps.Maps) kernel {
 	return kernel{
 		netdevs: mapreconciler.Hash[uint32, uint32, bpf.Netdev, bpf.Netdev]{
 			Maps: m, Name: bpf.MapNetdevs,

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // source opens the stream of events.
@@ -29,9 +29,9 @@ type reader interface {
 }
 
 // ringBuffer is the real source.
-type ringBuffer struct{ maps bpfmaps.Maps }
+type ringBuffer struct{ maps pinnedmaps.Maps }
 
-func newSource(m bpfmaps.Maps) source { return ringBuffer{m} }
+func newSource(m pinnedmaps.Maps) source { return ringBuffer{m} }
 
 // Open implements source.
 func (r ringBuffer) Open() (reader, error) {

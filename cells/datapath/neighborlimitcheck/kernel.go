@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
 	agent "github.com/waggle-net/waggle/pkg/settings"
-	"github.com/waggle-net/waggle/pkg/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/tables/neighborlimits"
 )
 

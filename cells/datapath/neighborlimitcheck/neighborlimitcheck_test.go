@@ -15,8 +15,8 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
 	agent "github.com/waggle-net/waggle/pkg/settings"
-	"github.com/waggle-net/waggle/pkg/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"

@@ -1,6 +1,6 @@
 package nodefirewall
 
-import "github.com/waggle-net/waggle/pkg/nftforward"
+import "github.com/waggle-net/waggle/pkg/datapath/nftforward"
 
 // kernel evaluates the nftables rules of the node.
 type kernel interface {

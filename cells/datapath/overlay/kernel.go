@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/rtnl"
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
 )
@@ -55,11 +55,11 @@ type kernel interface {
 // realKernel implements [kernel].
 type realKernel struct {
 	handle *rtnl.Handle
-	maps   bpfmaps.Maps
+	maps   pinnedmaps.Maps
 	procfs string
 }
 
-func newKernel(lc cell.Lifecycle, m bpfmaps.Maps, a settings.Agent) kernel {
+func newKernel(lc cell.Lifecycle, m pinnedmaps.Maps, a settings.Agent) kernel {
 	k := &realKernel{maps: m, procfs: a.Procfs}
 	lc.Append(cell.Hook{
 		OnStart: func(cell.HookContext) (err error) { k.handle, err = rtnl.Open(); return err },

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/settings"
-	"github.com/waggle-net/waggle/pkg/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 )
 

@@ -20,7 +20,7 @@ import (
 
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/rtnl"
+	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/mac"
-	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 // kernel observes links and namespaces, from which the collector derives whether a pod still runs.

@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
-	"github.com/waggle-net/waggle/pkg/mapreconciler"
+	"github.com/waggle-net/waggle/pkg/datapath/mapreconciler"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // kernel accesses the three maps.
@@ -34,7 +34,7 @@ type slot struct {
 	facts bpf.EndpointFacts
 }
 
-func newKernel(m bpfmaps.Batches) kernel {
+func newKernel(m pinnedmaps.Batches) kernel {
 	return kernel{
 		facts: slotArray{m},
 		links: mapreconciler.Hash[uint32, uint32, uint16, uint32]{
@@ -51,7 +51,7 @@ func newKernel(m bpfmaps.Batches) kernel {
 }
 
 // slotArray implements slots with the map endpoint_facts.
-type slotArray struct{ maps bpfmaps.Batches }
+type slotArray struct{ maps pinnedmaps.Batches }
 
 func (a slotArray) Get(id uint16) (s bpf.EndpointFacts, err error) {
 	m, err := a.maps.Get(bpf.MapEndpointFacts)

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/rtnl"
+	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 )
 
 // member is one link of a group.

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // cursor is the position of [kernel.Some] in the two maps. The zero value is the start.
@@ -27,7 +27,7 @@ func (k realKernel) Some(c *cursor, n int) (map[netip.Prefix]value, error) {
 // some adds the next n entries of one map to out, and reports whether they were the last. After the last it resets the cursor. It omits keys that are not valid
 // prefixes, because no packet can match them.
 func some[K any](
-	all bpfmaps.Maps, name string, c *ebpf.MapBatchCursor, n int, prefix func(K) netip.Prefix, out map[netip.Prefix]value,
+	all pinnedmaps.Maps, name string, c *ebpf.MapBatchCursor, n int, prefix func(K) netip.Prefix, out map[netip.Prefix]value,
 ) (end bool, err error) {
 	m, err := all.Get(name)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // kernel presents the two maps as one. Its implementation selects the map of a prefix.
@@ -30,9 +30,9 @@ type kernel interface {
 }
 
 // realKernel implements [kernel] with the pinned maps.
-type realKernel struct{ maps bpfmaps.PreviousLayouts }
+type realKernel struct{ maps pinnedmaps.PreviousLayouts }
 
-func newKernel(m bpfmaps.PreviousLayouts) kernel { return realKernel{m} }
+func newKernel(m pinnedmaps.PreviousLayouts) kernel { return realKernel{m} }
 
 // place returns the map of a prefix and the prefix's key in it.
 func place(p netip.Prefix) (name string, key any) {
@@ -97,7 +97,7 @@ func wholeAddress(key bpf.AddrKey) netip.Prefix {
 }
 
 // dump adds the entries of one map to out.
-func dump[K any](all bpfmaps.Maps, name string, prefix func(K) netip.Prefix, out map[netip.Prefix]value) error {
+func dump[K any](all pinnedmaps.Maps, name string, prefix func(K) netip.Prefix, out map[netip.Prefix]value) error {
 	var c ebpf.MapBatchCursor
 	for {
 		end, err := some(all, name, &c, batch, prefix, out)

@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/mapreconciler"
+	"github.com/waggle-net/waggle/pkg/datapath/mapreconciler"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 

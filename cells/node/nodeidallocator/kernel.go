@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // kernel reads the ids in BPF maps.
@@ -14,13 +14,13 @@ type kernel interface {
 }
 
 // realKernel reads the pinned maps.
-type realKernel struct{ maps bpfmaps.Maps }
+type realKernel struct{ maps pinnedmaps.Maps }
 
-func newKernel(m bpfmaps.Maps) kernel { return realKernel{m} }
+func newKernel(m pinnedmaps.Maps) kernel { return realKernel{m} }
 
 func (k realKernel) Named() (map[uint16]bool, error) {
 	named := map[uint16]bool{}
 	return named, errors.Join(
-		bpfmaps.Each(k.maps, bpf.MapIpcache, func(_ bpf.AddrKey, e bpf.IpcacheEntry) { named[e.Node] = true }),
-		bpfmaps.Each(k.maps, bpf.MapIpcachePrefixes, func(_ bpf.LpmKey, e bpf.IpcacheEntry) { named[e.Node] = true }))
+		pinnedmaps.Each(k.maps, bpf.MapIpcache, func(_ bpf.AddrKey, e bpf.IpcacheEntry) { named[e.Node] = true }),
+		pinnedmaps.Each(k.maps, bpf.MapIpcachePrefixes, func(_ bpf.LpmKey, e bpf.IpcacheEntry) { named[e.Node] = true }))
 }

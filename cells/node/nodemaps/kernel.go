@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // state is the entries of one id in the maps.
@@ -27,9 +27,9 @@ type kernel interface {
 }
 
 // realKernel implements [kernel] with the pinned maps.
-type realKernel struct{ maps bpfmaps.Maps }
+type realKernel struct{ maps pinnedmaps.Maps }
 
-func newKernel(m bpfmaps.Maps) kernel { return realKernel{m} }
+func newKernel(m pinnedmaps.Maps) kernel { return realKernel{m} }
 
 func (k realKernel) PutSlot(id uint16, slot bpf.Node) error {
 	return k.maps.Put(bpf.MapNodes, uint32(id), slot)
@@ -48,14 +48,14 @@ func (k realKernel) DeleteAddr(addr netip.Addr) error {
 
 func (k realKernel) Dump() (map[uint16]state, error) {
 	all := map[uint16]state{}
-	if err := bpfmaps.Each(k.maps, bpf.MapNodes, func(id uint32, slot bpf.Node) {
+	if err := pinnedmaps.Each(k.maps, bpf.MapNodes, func(id uint32, slot bpf.Node) {
 		if slot != (bpf.Node{}) {
 			all[uint16(id)] = state{slot: slot}
 		}
 	}); err != nil {
 		return nil, err
 	}
-	err := bpfmaps.Each(k.maps, bpf.MapNodeAddrs, func(key bpf.AddrKey, entry bpf.NodeAddr) {
+	err := pinnedmaps.Each(k.maps, bpf.MapNodeAddrs, func(key bpf.AddrKey, entry bpf.NodeAddr) {
 		s := all[entry.Node]
 		s.addrs = append(s.addrs, bpf.AddrOf(key))
 		all[entry.Node] = s

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
@@ -108,18 +108,18 @@ type cursor struct {
 }
 
 // realEntries are the pinned maps.
-type realEntries struct{ maps bpfmaps.Maps }
+type realEntries struct{ maps pinnedmaps.Maps }
 
 // realCIDRs is the pinned map.
-type realCIDRs struct{ maps bpfmaps.Maps }
+type realCIDRs struct{ maps pinnedmaps.Maps }
 
 // realIdentities is the pinned map.
-type realIdentities struct{ maps bpfmaps.Maps }
+type realIdentities struct{ maps pinnedmaps.Maps }
 
 // realClasses is the pinned map.
-type realClasses struct{ maps bpfmaps.Maps }
+type realClasses struct{ maps pinnedmaps.Maps }
 
-func newKernel(m bpfmaps.Maps) (entryMaps, cidrMap, identityMap, classMap) {
+func newKernel(m pinnedmaps.Maps) (entryMaps, cidrMap, identityMap, classMap) {
 	return realEntries{m}, realCIDRs{m}, realIdentities{m}, realClasses{m}
 }
 
@@ -202,7 +202,7 @@ func portBits(first, last uint16) (n uint8) {
 }
 
 // some reads the next n entries of one map. It reads none if end is true.
-func some[K, V any](all bpfmaps.Maps, name string, c *ebpf.MapBatchCursor, end *bool, n int, found func(K, V)) error {
+func some[K, V any](all pinnedmaps.Maps, name string, c *ebpf.MapBatchCursor, end *bool, n int, found func(K, V)) error {
 	if *end {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policytest"
@@ -452,11 +452,11 @@ func (test *programTest) shrunk(w *inPrograms, q *policy.Question) string {
 // mapsInMemory are maps that are not pinned.
 type mapsInMemory map[string]*ebpf.Map
 
-var _ bpfmaps.Maps = mapsInMemory{}
+var _ pinnedmaps.Maps = mapsInMemory{}
 
 func (m mapsInMemory) Get(name string) (*ebpf.Map, error) {
 	if m[name] == nil {
-		return nil, fmt.Errorf("map %s: %w", name, bpfmaps.ErrUnknown)
+		return nil, fmt.Errorf("map %s: %w", name, pinnedmaps.ErrUnknown)
 	}
 	return m[name], nil
 }
@@ -464,6 +464,6 @@ func (m mapsInMemory) Get(name string) (*ebpf.Map, error) {
 func (m mapsInMemory) Put(name string, key, value any) error { return m[name].Put(key, value) }
 func (m mapsInMemory) Delete(name string, key any) error     { return m[name].Delete(key) }
 func (m mapsInMemory) All() (map[string]*ebpf.Map, error)    { return m, nil }
-func (m mapsInMemory) Entries(name string) (_ []bpfmaps.Entry, _ error) {
-	return nil, bpfmaps.ErrUnknown
+func (m mapsInMemory) Entries(name string) (_ []pinnedmaps.Entry, _ error) {
+	return nil, pinnedmaps.ErrUnknown
 }

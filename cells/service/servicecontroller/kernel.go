@@ -1,9 +1,9 @@
 package servicecontroller
 
 import (
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
 // previousIDs reads the ids of the previous run from the maps.
@@ -12,4 +12,4 @@ type previousIDs interface {
 	IDs() (frontends, backends map[loadbalancer.Address]uint32, err error)
 }
 
-func newPreviousIDs(m bpfmaps.Batches) previousIDs { return servicemaps.New(m) }
+func newPreviousIDs(m pinnedmaps.Batches) previousIDs { return servicemap.New(m) }

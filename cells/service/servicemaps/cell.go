@@ -4,13 +4,13 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
 )
 
 // Cell writes services to the BPF maps.
 var Cell = cell.Module("service-maps", "Services as entries of BPF maps",
-	cell.Provide(servicemaps.New), // the real maps, which other cells read; tests replace them with fakes
+	cell.Provide(servicemap.New), // the real maps, which other cells read; tests replace them with fakes
 	implementation,
 )
 

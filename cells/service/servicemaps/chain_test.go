@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -62,7 +62,7 @@ type chain struct {
 	log   *slog.Logger
 	dir   string
 	fails atomic.Bool // some writes of maps fail
-	maps  bpfmaps.Batches
+	maps  pinnedmaps.Batches
 
 	services map[string]*k8s.Service
 	slices   map[string]*k8s.EndpointSlice
@@ -145,7 +145,7 @@ func (c *chain) stop() {
 // restart stops the agent and starts another one, with some changes in between.
 func (c *chain) restart() {
 	c.Helper()
-	fronts, backs, err := servicemaps.New(c.maps).IDs()
+	fronts, backs, err := servicemap.New(c.maps).IDs()
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func (c *chain) restart() {
 	}
 	c.start()
 	c.requireEqual()
-	frontsNow, backsNow, err := servicemaps.New(c.maps).IDs()
+	frontsNow, backsNow, err := servicemap.New(c.maps).IDs()
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -372,7 +372,7 @@ func (c *chain) takers(s *k8s.Service, p k8s.ServicePort, protocol loadbalancer.
 
 // dumped returns the contents of the maps in the form of plain.
 func (c *chain) dumped() (map[loadbalancer.Address]answers, error) {
-	fronts, backs, err := servicemaps.New(c.maps).Dump()
+	fronts, backs, err := servicemap.New(c.maps).Dump()
 	if err != nil {
 		return nil, err
 	}

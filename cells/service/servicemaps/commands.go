@@ -16,22 +16,22 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
 // balanced is the output of lb/list: the contents of the kernel's maps. Lists that were not requested are nil.
 type balanced struct {
-	Frontends []named               `json:"frontends,omitzero"`
-	Backends  []servicemaps.Backend `json:"backends,omitzero"`
-	RevNAT    []reverse             `json:"revnat,omitzero"`
-	Ranges    []sourceRange         `json:"sourceRanges,omitzero"`
+	Frontends []named              `json:"frontends,omitzero"`
+	Backends  []servicemap.Backend `json:"backends,omitzero"`
+	RevNAT    []reverse            `json:"revnat,omitzero"`
+	Ranges    []sourceRange        `json:"sourceRanges,omitzero"`
 }
 
 // named is a frontend with its service; the service is empty if the frontend has no row.
 type named struct {
-	servicemaps.Frontend
+	servicemap.Frontend
 	Service string `json:"service,omitempty"`
 }
 
@@ -49,11 +49,11 @@ type sourceRange struct {
 	Policy string       `json:"policy"` // "allow" or "deny"
 }
 
-func newListCommand(db *statedb.DB, maps servicemaps.Maps, table statedb.Table[*frontends.Frontend]) upstream.ScriptCmdOut {
+func newListCommand(db *statedb.DB, maps servicemap.Maps, table statedb.Table[*frontends.Frontend]) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("lb/list", script.Command(script.CmdUsage{
 		Summary: "List the frontends and backends in the BPF maps",
 		Flags: func(fs *pflag.FlagSet) {
-			for _, l := range servicemaps.Lists() {
+			for _, l := range servicemap.Lists() {
 				fs.Bool(l.Name, false, l.Usage)
 			}
 			fs.Bool("json", false, "Print JSON")
@@ -93,14 +93,14 @@ func chosen(flags *pflag.FlagSet, args []string) (only string, err error) {
 	if len(args) > 0 {
 		return "", fmt.Errorf("want no arguments, got %q: %w", args, script.ErrUsage)
 	}
-	only, err = servicemaps.ChosenList(flags.GetBool)
+	only, err = servicemap.ChosenList(flags.GetBool)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", err, script.ErrUsage)
 	}
 	return only, nil
 }
 
-func newBalanced(fronts []servicemaps.Frontend, backs []servicemaps.Backend, serviceOf func(loadbalancer.Address) string) balanced {
+func newBalanced(fronts []servicemap.Frontend, backs []servicemap.Backend, serviceOf func(loadbalancer.Address) string) balanced {
 	all := balanced{Frontends: []named{}, Backends: backs, RevNAT: []reverse{}, Ranges: []sourceRange{}}
 	for _, f := range fronts {
 		all.Frontends = append(all.Frontends, named{f, serviceOf(f.Address)})

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
 func TestBalanced_Text(t *testing.T) {
@@ -13,11 +13,11 @@ func TestBalanced_Text(t *testing.T) {
 	at := func(text string, port uint16) loadbalancer.Address {
 		return loadbalancer.Address{Addr: netip.MustParseAddr(text), Port: port, Protocol: loadbalancer.TCP}
 	}
-	b := newBalanced([]servicemaps.Frontend{
+	b := newBalanced([]servicemap.Frontend{
 		{Address: at("10.96.0.1", 80), ID: 7, Backends: []uint32{4, 5}, Ranges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
 		{Address: at("10.96.0.1", 80), Scope: 1, ID: 7},
 		{Address: at("fd00::1", 80), Scope: 1, ID: 2, Flags: []string{"outside"}},
-	}, []servicemaps.Backend{{ID: 4, Address: at("10.0.1.7", 8080), Local: true}}, func(a loadbalancer.Address) string {
+	}, []servicemap.Backend{{ID: 4, Address: at("10.0.1.7", 8080), Local: true}}, func(a loadbalancer.Address) string {
 		if a.Addr.Is4() {
 			return "shop/web"
 		}

@@ -9,11 +9,11 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/maglev"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
@@ -27,7 +27,7 @@ type params struct {
 	Agent     settings.Agent
 	Config    Config
 	Drift     drift.Watch
-	Maps      servicemaps.Maps
+	Maps      servicemap.Maps
 	Frontends frontends.Statuses
 	Backends  statedb.Table[*backends.Backend]
 	Usage     statedb.RWTable[servicemapusage.Usage]

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 )
 
 // fake is a map in memory with a limited size, whose changes fail on request.
@@ -88,11 +88,11 @@ func (f *fake[K, V]) apply(key K, value V, there bool) error {
 	return nil
 }
 
-func (f *fake[K, V]) each(keys []K, do func(i int) error) (failed servicemaps.Failures) {
+func (f *fake[K, V]) each(keys []K, do func(i int) error) (failed servicemap.Failures) {
 	for i := range keys {
 		if err := do(i); err != nil {
 			if failed == nil {
-				failed = servicemaps.Failures{}
+				failed = servicemap.Failures{}
 			}
 			failed[i] = err
 		}
@@ -100,11 +100,11 @@ func (f *fake[K, V]) each(keys []K, do func(i int) error) (failed servicemaps.Fa
 	return failed
 }
 
-func (f *fake[K, V]) Put(keys []K, values []V) servicemaps.Failures {
+func (f *fake[K, V]) Put(keys []K, values []V) servicemap.Failures {
 	return f.each(keys, func(i int) error { return f.change(keys[i], values[i], true) })
 }
 
-func (f *fake[K, V]) Delete(keys []K) servicemaps.Failures {
+func (f *fake[K, V]) Delete(keys []K) servicemap.Failures {
 	var none V
 	return f.each(keys, func(i int) error { return f.change(keys[i], none, false) })
 }
@@ -163,8 +163,8 @@ func newFakes(size, slots, tables int) *fakes {
 	return f
 }
 
-func (f *fakes) maps() servicemaps.Maps {
-	return servicemaps.Maps{Services: f.services, Backends: f.backends, Slots: f.slots, Maglev: f.maglev, Members: f.members, Ranges: f.ranges,
+func (f *fakes) maps() servicemap.Maps {
+	return servicemap.Maps{Services: f.services, Backends: f.backends, Slots: f.slots, Maglev: f.maglev, Members: f.members, Ranges: f.ranges,
 		Affinity: f.affinity}
 }
 

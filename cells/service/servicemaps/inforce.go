@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
 )
 
@@ -101,7 +101,7 @@ func (f *inForce) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 
 // fullIs counts an error that means that a map is full, and adds the flag to raise.
 func (f *inForce) fullIs(in string, err error, flag string) error {
-	if servicemaps.Full(err) {
+	if servicemap.Full(err) {
 		f.rejected[in]++
 		return fmt.Errorf("%w: it is full, raise %s", err, flag)
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/maglev"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
@@ -48,7 +48,7 @@ func newAgent(t testing.TB, f *fakes) *agent {
 	return newAgentOf(t, f.maps())
 }
 
-func newAgentOf(t testing.TB, all servicemaps.Maps) *agent {
+func newAgentOf(t testing.TB, all servicemap.Maps) *agent {
 	t.Helper()
 	seen := &opened{times: map[string]int{}}
 	db := statedb.New(statedb.WithMetrics(seen))

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/testnet"
@@ -20,7 +20,7 @@ import (
 
 // memoryMaps are real maps without pins.
 type memoryMaps struct {
-	bpfmaps.Maps
+	pinnedmaps.Maps
 	all map[string]*ebpf.Map
 }
 
@@ -33,9 +33,9 @@ func (m memoryMaps) DeleteBatch(name string, keys any) (int, error) {
 }
 
 // realMaps creates the maps of services. The argument sizes overrides the sizes in the programs.
-func realMaps(t testing.TB, sizes map[string]uint32) servicemaps.Maps {
+func realMaps(t testing.TB, sizes map[string]uint32) servicemap.Maps {
 	t.Helper()
-	return servicemaps.New(newMemoryMaps(t, sizes))
+	return servicemap.New(newMemoryMaps(t, sizes))
 }
 
 func newMemoryMaps(t testing.TB, sizes map[string]uint32) memoryMaps {
@@ -145,7 +145,7 @@ func TestPrivilegedMaps_ReadWrittenEntries(t *testing.T) {
 	}
 }
 
-func copyInto[K comparable, V any](t *testing.T, to *fake[K, V], from servicemaps.Table[K, V]) {
+func copyInto[K comparable, V any](t *testing.T, to *fake[K, V], from servicemap.Table[K, V]) {
 	t.Helper()
 	keys, values, err := from.Dump()
 	if err != nil {
@@ -166,10 +166,10 @@ func TestPrivilegedMaps_Full(t *testing.T) {
 		keys = append(keys, bpf.NewServiceKey(frontAddress(i), bpf.ScopeExternal))
 		ranges = append(ranges, bpf.NewSourceRangeKey(uint32(i), bpf.SourceRange{Prefix: privatePrefix}))
 	}
-	for what, failed := range map[string]servicemaps.Failures{
+	for what, failed := range map[string]servicemap.Failures{
 		"services": maps.Services.Put(keys, make([]bpf.Service, 3)), "source ranges": maps.Ranges.Put(ranges, make([]uint32, 3)),
 	} {
-		if len(failed) != 2 || !servicemaps.Full(failed[1]) || !servicemaps.Full(failed[2]) {
+		if len(failed) != 2 || !servicemap.Full(failed[1]) || !servicemap.Full(failed[2]) {
 			t.Errorf("%s: %v", what, failed)
 		}
 	}

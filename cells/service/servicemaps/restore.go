@@ -5,12 +5,12 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/maglev"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
 // read restores the state from the maps, as a previous run left them.
-func read(m servicemaps.Maps, tableSize uint32, seed maglev.Seed) (*inForce, error) {
+func read(m servicemap.Maps, tableSize uint32, seed maglev.Seed) (*inForce, error) {
 	f := &inForce{entries: map[bpf.ServiceKey]*entry{}, backends: map[uint32]*backend{}, holdings: holdings{of: map[uint32]*belongings{}},
 		later: deferred{since: map[bpf.ServiceKey]time.Time{}}, rejected: map[string]uint64{}}
 	if err := f.readSizes(m); err != nil {
@@ -18,7 +18,7 @@ func read(m servicemaps.Maps, tableSize uint32, seed maglev.Seed) (*inForce, err
 	}
 	f.slots = slots{runs: newRuns(f.sizes[bpf.MapServiceSlots]), refs: map[uint32]int32{}}
 	f.tables = newTables(tableSize, f.sizes[bpf.MapMaglev], seed)
-	for _, step := range []func(servicemaps.Maps) error{f.readBackends, f.readSlots, f.readEntries, f.readBelongings} {
+	for _, step := range []func(servicemap.Maps) error{f.readBackends, f.readSlots, f.readEntries, f.readBelongings} {
 		if err := step(m); err != nil {
 			return nil, err
 		}
@@ -27,7 +27,7 @@ func read(m servicemaps.Maps, tableSize uint32, seed maglev.Seed) (*inForce, err
 }
 
 // readSizes reads the capacities of the maps.
-func (f *inForce) readSizes(all servicemaps.Maps) (err error) {
+func (f *inForce) readSizes(all servicemap.Maps) (err error) {
 	f.sizes = map[string]uint32{}
 	for _, m := range []interface {
 		Name() string
@@ -40,7 +40,7 @@ func (f *inForce) readSizes(all servicemaps.Maps) (err error) {
 	return nil
 }
 
-func (f *inForce) readBackends(m servicemaps.Maps) error {
+func (f *inForce) readBackends(m servicemap.Maps) error {
 	ids, values, err := m.Backends.Dump()
 	for i, id := range ids {
 		f.backends[id] = &backend{value: values[i]}
@@ -48,7 +48,7 @@ func (f *inForce) readBackends(m servicemaps.Maps) error {
 	return err
 }
 
-func (f *inForce) readSlots(m servicemaps.Maps) (err error) {
+func (f *inForce) readSlots(m servicemap.Maps) (err error) {
 	size := f.sizes[bpf.MapServiceSlots]
 	if _, f.slots.contents, err = m.Slots.Dump(); err == nil && len(f.slots.contents) != int(size) {
 		err = fmt.Errorf("read the map %s: it has %d elements, but %d were read", bpf.MapServiceSlots, size, len(f.slots.contents))
@@ -56,7 +56,7 @@ func (f *inForce) readSlots(m servicemaps.Maps) (err error) {
 	return err
 }
 
-func (f *inForce) readEntries(m servicemaps.Maps) error {
+func (f *inForce) readEntries(m servicemap.Maps) error {
 	keys, values, err := m.Services.Dump()
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (f *inForce) readEntries(m servicemaps.Maps) error {
 	return nil
 }
 
-func (f *inForce) readBelongings(m servicemaps.Maps) error {
+func (f *inForce) readBelongings(m servicemap.Maps) error {
 	members, scopes, err := m.Members.Dump()
 	if err != nil {
 		return err

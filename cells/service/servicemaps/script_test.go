@@ -17,8 +17,8 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
@@ -105,7 +105,7 @@ func commands(f *fakes) upstream.ScriptCmdsOut {
 }
 
 // show prints the entries in force.
-func show(m servicemaps.Maps) (string, error) {
+func show(m servicemap.Maps) (string, error) {
 	fronts, backs, err := m.Dump()
 	var out strings.Builder
 	for _, f := range fronts {

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/maglev"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
 // tables allocates Maglev tables in their array. Frontends with the same backends share one table.
@@ -48,7 +48,7 @@ func keyOf(ids []uint32) string {
 func (t *tables) restore(at, size uint32, elements []uint32) *table {
 	found := t.byAt[at]
 	if found == nil || found.size != size {
-		contents := servicemaps.Slice(elements, at, size)
+		contents := servicemap.Slice(elements, at, size)
 		found = &table{at: at, size: size, sum: t.sum(contents), empty: !anyIn(contents)}
 		t.byAt[at] = found
 		t.use(found, 1)

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
@@ -63,7 +63,7 @@ func (w *writer) differs(record finder, key bpf.ServiceKey, in, what string) {
 }
 
 // compare reads a map. It removes entries that were not written by this cell.
-func compare[K comparable, V comparable](record finder, table servicemaps.Table[K, V], wanted func(K) bool, name func(K) string) (map[K]V, error) {
+func compare[K comparable, V comparable](record finder, table servicemap.Table[K, V], wanted func(K) bool, name func(K) string) (map[K]V, error) {
 	keys, values, err := table.Dump()
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (w *writer) verifyTables(record finder) error {
 				return err
 			}
 		}
-		if w.known.tables.sum(servicemaps.Slice(have, e.table.at, e.table.size)) != e.table.sum {
+		if w.known.tables.sum(servicemap.Slice(have, e.table.at, e.table.size)) != e.table.sum {
 			e.damaged = true
 			w.known.tables.forget(e.table)
 			w.differs(record, key, w.maps.Maglev.Name(), "has other backends in its table")

@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
 // writer writes to the maps. It records each write in the known contents, and the work that it could not complete in the backlog.
 type writer struct {
-	maps    servicemaps.Maps
+	maps    servicemap.Maps
 	known   *inForce // nil until the maps have been read
 	left    backlog
 	alive   func() // reports progress of a pass; called after each step of bounded size

@@ -1,6 +1,6 @@
 package servicemaps
 
-import "github.com/waggle-net/waggle/pkg/servicemaps"
+import "github.com/waggle-net/waggle/pkg/datapath/servicemap"
 
 // writes are entries that are written to a map together, each with its requester.
 type writes[K comparable, V, W any] struct {
@@ -14,7 +14,7 @@ func (w *writes[K, V, W]) add(requester W, key K, value V) {
 }
 
 // put writes all entries, and calls done for each with its error, which is nil for success.
-func (w *writes[K, V, W]) put(table servicemaps.Table[K, V], done func(requester W, key K, value V, err error)) {
+func (w *writes[K, V, W]) put(table servicemap.Table[K, V], done func(requester W, key K, value V, err error)) {
 	if len(w.keys) == 0 {
 		return
 	}
@@ -26,7 +26,7 @@ func (w *writes[K, V, W]) put(table servicemaps.Table[K, V], done func(requester
 }
 
 // remove deletes keys and calls done for each.
-func remove[K comparable, V any](table servicemaps.Table[K, V], keys []K, done func(key K, err error)) {
+func remove[K comparable, V any](table servicemap.Table[K, V], keys []K, done func(key K, err error)) {
 	if len(keys) == 0 {
 		return
 	}

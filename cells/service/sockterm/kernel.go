@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/sockdiag"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/podns"
-	"github.com/waggle-net/waggle/pkg/sockdiag"
 )
 
 // kernel is the interface of this cell to the kernel.
@@ -44,9 +44,9 @@ type socket struct {
 }
 
 // real implements kernel.
-type real struct{ maps bpfmaps.Maps }
+type real struct{ maps pinnedmaps.Maps }
 
-func newKernel(m bpfmaps.Maps) kernel { return real{m} }
+func newKernel(m pinnedmaps.Maps) kernel { return real{m} }
 
 // Load implements kernel.
 func (r real) Load() (list, error) {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/testnet"
@@ -26,11 +26,11 @@ import (
 // oneMap provides the map of the peers that programs store at sockets.
 type oneMap struct{ *ebpf.Map }
 
-func (m oneMap) Get(string) (*ebpf.Map, error)         { return m.Map, nil }
-func (oneMap) All() (map[string]*ebpf.Map, error)      { return nil, nil }
-func (oneMap) Put(string, any, any) error              { return nil }
-func (oneMap) Delete(string, any) error                { return nil }
-func (oneMap) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
+func (m oneMap) Get(string) (*ebpf.Map, error)            { return m.Map, nil }
+func (oneMap) All() (map[string]*ebpf.Map, error)         { return nil, nil }
+func (oneMap) Put(string, any, any) error                 { return nil }
+func (oneMap) Delete(string, any) error                   { return nil }
+func (oneMap) Entries(string) ([]pinnedmaps.Entry, error) { return nil, nil }
 
 // Sockets inside a namespace at a path are listed with their stored peers, and closed. Sockets without a stored peer or with another
 // address by now stay open, and so do sockets of another namespace at the path.

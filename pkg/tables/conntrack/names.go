@@ -2,8 +2,8 @@ package conntrack
 
 import (
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/ctmap"
-	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
+	"github.com/waggle-net/waggle/pkg/datapath/natmap"
 )
 
 // FlowMaps returns the names of the maps that hold addresses of endpoints: flows and translated flows.

@@ -1,5 +1,5 @@
-// Package bpfmaps gives cells access to the pinned BPF maps of the agent.
-package bpfmaps
+// Package pinnedmaps gives cells access to the pinned BPF maps of the agent.
+package pinnedmaps
 
 import (
 	"errors"

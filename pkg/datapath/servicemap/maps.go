@@ -1,10 +1,10 @@
-package servicemaps
+package servicemap
 
 import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // Maps holds the maps of services. Only the cell service-maps writes them, except Affinity, which the programs write.
@@ -19,7 +19,7 @@ type Maps struct {
 }
 
 // New returns the maps of the agent.
-func New(m bpfmaps.Batches) Maps {
+func New(m pinnedmaps.Batches) Maps {
 	return Maps{
 		Services: pinned[bpf.ServiceKey, bpf.Service]{m, bpf.MapServices},
 		Backends: pinned[uint32, bpf.Backend]{m, bpf.MapBackends},
@@ -60,7 +60,7 @@ func (f Failures) Error() error {
 
 // pinned is a map of the agent.
 type pinned[K comparable, V any] struct {
-	maps bpfmaps.Batches
+	maps pinnedmaps.Batches
 	name string
 }
 

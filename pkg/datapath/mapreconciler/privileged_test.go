@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // one provides a single kernel map.
 type one struct {
-	bpfmaps.Maps
+	pinnedmaps.Maps
 	m *ebpf.Map
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // enum reads a C enum from the BTF of each program, and checks that all programs have the same values.

@@ -137,7 +137,7 @@ func dumpCalls(t *testing.T, path string) (found []string) {
 		return nil // the compiler reports the error
 	}
 	relevant := slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool {
-		return strings.Contains(i.Path.Value, "vishvananda/netlink") || strings.HasSuffix(i.Path.Value, `pkg/rtnl"`)
+		return strings.Contains(i.Path.Value, "vishvananda/netlink") || strings.HasSuffix(i.Path.Value, `pkg/datapath/rtnl"`)
 	})
 	if !relevant {
 		return nil

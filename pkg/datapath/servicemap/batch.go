@@ -1,4 +1,4 @@
-package servicemaps
+package servicemap
 
 import (
 	"errors"

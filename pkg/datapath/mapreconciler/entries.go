@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 )
 
 // Entries gives access to the entries of a map in the agent's types.
@@ -19,7 +19,7 @@ type Entries[K comparable, V any] interface {
 
 // Hash is a pinned map, in which programs use the types KK for keys and VV for values.
 type Hash[K comparable, KK any, V, VV any] struct {
-	Maps    bpfmaps.Maps
+	Maps    pinnedmaps.Maps
 	Name    string
 	Key     func(K) KK
 	KeyOf   func(KK) (K, bool) // false for keys without a possible row

@@ -1,4 +1,4 @@
-package bpfmaps
+package pinnedmaps
 
 // Batches changes many entries of a map with one system call, and of its shadow map like Put and Delete. Keys and values are slices.
 type Batches interface {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 )
 
 // The page on the datapath lists every reason of the programs with its text, and no other reason.

@@ -1,4 +1,4 @@
-package bpfmaps
+package pinnedmaps
 
 // PreviousLayouts also writes a shadow map in the layout of the previous release, including the parts that the current layout lacks.
 type PreviousLayouts interface {

@@ -1,4 +1,4 @@
-package bpfmaps
+package pinnedmaps
 
 import (
 	"errors"

@@ -1,2 +1,0 @@
-// Package servicemaps reads and writes the BPF maps by which the datapath finds the backends of services.
-package servicemaps
