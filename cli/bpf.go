@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/pkg/client"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
@@ -166,18 +166,18 @@ func readPolicyEntry(key, value string, prefixes, classes map[uint32]string) pol
 		name, number, _ := strings.Cut(field, "=")
 		fields[name], _ = strconv.ParseUint(number, 10, 32)
 	}
-	k := policymap.Key{Identity: uint32(fields["identity"]), Kind: policymap.Kind(fields["kind"]), Protocol: uint8(fields["protocol"]),
+	k := policycompiler.Key{Identity: uint32(fields["identity"]), Kind: policycompiler.Kind(fields["kind"]), Protocol: uint8(fields["protocol"]),
 		PortBits: uint8(fields["port_bits"]), Port: uint16(fields["port"])}
 	if length, ranges := fields["prefixlen"]; ranges {
 		k.PortBits = uint8(length - rangeStatic)
 	}
-	peer := map[policymap.Kind]string{policymap.Any: "all peers", policymap.Identity: "identity ", policymap.CIDR: "CIDR ",
-		policymap.CIDROutside: "outside CIDR "}[k.Kind]
+	peer := map[policycompiler.Kind]string{policycompiler.Any: "all peers", policycompiler.Identity: "identity ", policycompiler.CIDR: "CIDR ",
+		policycompiler.CIDROutside: "outside CIDR "}[k.Kind]
 	switch k.Kind {
-	case policymap.Any:
-	case policymap.Identity:
+	case policycompiler.Any:
+	case policycompiler.Identity:
 		peer += strconv.FormatUint(uint64(k.Identity), 10)
-	case policymap.Class:
+	case policycompiler.Class:
 		peer = cmp.Or(classes[k.Identity], "class "+strconv.FormatUint(uint64(k.Identity), 10))
 	default:
 		peer += cmp.Or(prefixes[k.Identity], strconv.FormatUint(uint64(k.Identity), 10))

@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -72,7 +72,7 @@ func (v *View) summary(id uint32) summary {
 	return s
 }
 
-func (v *View) summarize(c *policymap.Compiled) summary {
+func (v *View) summarize(c *policycompiler.Compiled) summary {
 	allowed, denied, rules := map[int64]bool{}, map[int64]bool{}, map[string]map[string]bool{}
 	for e := range c.Entries() {
 		of := allowed
@@ -80,9 +80,9 @@ func (v *View) summarize(c *policymap.Compiled) summary {
 			of = denied
 		}
 		switch e.Kind {
-		case policymap.Identity:
+		case policycompiler.Identity:
 			of[int64(e.Identity)] = true
-		case policymap.Class:
+		case policycompiler.Class:
 			for _, id := range v.members(e.Identity) {
 				of[int64(id)] = true
 			}
@@ -124,7 +124,7 @@ func (v *View) members(number uint32) (list []uint32) {
 		}
 	}
 	for _, id := range v.pods[class.Namespace] {
-		if policymap.InClass(id.ID, id.Labels, class.Labels) {
+		if policycompiler.InClass(id.ID, id.Labels, class.Labels) {
 			list = append(list, id.ID)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/manifests"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policyenvironment"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
+	"github.com/waggle-net/waggle/pkg/policy/policyenvironment"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -117,7 +117,7 @@ func fixtureOf(t testing.TB, objects string) *fixture {
 		ranges: map[bpf.PolicyRangeKey]bpf.PolicyEntry{}, identities: map[netip.Addr]uint32{}, cidrs: map[netip.Prefix]uint32{},
 		classes: map[uint32]bpf.IdentityClasses{}}}
 	options := policy.Options{Mode: policy.Default, AllowLocalhost: true}
-	resolver := policymap.New(options)
+	resolver := policycompiler.New(options)
 	environment := newEnvironment(t, db)
 	parsed, _, err := manifests.Policies([]byte(objects), environment.Read(db.ReadTxn(), statedb.NewWatchSet()))
 	if err != nil || len(parsed) != strings.Count(objects, "\nkind: ") {
@@ -157,8 +157,8 @@ func fixtureOf(t testing.TB, objects string) *fixture {
 			Labels: labelsOf(app), Ports: []k8s.ContainerPort{{Name: "metrics", Protocol: "TCP", Number: 9100}}})
 		ports := []policy.NamedPort{{Name: "metrics", Protocol: policy.ProtocolTCP, Number: 9100}}
 		insert(t, db, pods, &k8s.Pod{Namespace: "shop", Name: app}) // without ports: the endpoint has them, and exists after the Pod is deleted
-		resolver.UpsertSubject(policymap.Subject{ID: id, Labels: labelsOf(app), Ports: ports})
-		resolver.UpsertPod("shop/"+app, policymap.Pod{Identity: 300 + uint32(id), Addresses: []netip.Addr{addr}, Ports: ports})
+		resolver.UpsertSubject(policycompiler.Subject{ID: id, Labels: labelsOf(app), Ports: ports})
+		resolver.UpsertPod("shop/"+app, policycompiler.Pod{Identity: 300 + uint32(id), Addresses: []netip.Addr{addr}, Ports: ports})
 	}
 	resolver.SetNested(true)
 	resolver.SetClasses(true)
@@ -183,7 +183,7 @@ func fixtureOf(t testing.TB, objects string) *fixture {
 	entries := made(t, db, policyentries.NewTable)
 	published := made(t, db, endpointpolicies.NewTable)
 	next := uint32(2)
-	install := func(c *policymap.Compiled) endpointpolicies.Policy {
+	install := func(c *policycompiler.Compiled) endpointpolicies.Policy {
 		if c == nil {
 			return endpointpolicies.Policy{}
 		}
@@ -311,7 +311,7 @@ type fakeKernel struct {
 }
 
 // install writes entries as the policy cell does.
-func (k *fakeKernel) install(id uint32, c *policymap.Compiled) {
+func (k *fakeKernel) install(id uint32, c *policycompiler.Compiled) {
 	for e := range c.Entries() {
 		value := bpf.PolicyEntry{Rule: e.Rule}
 		if e.Deny {

@@ -102,7 +102,7 @@ func (b *bench) verified(ctx context.Context) error {
 
 // compiler measures the compilation of policies to entries. Only cell policy uses the compiler.
 func (b *bench) compiler(ctx context.Context) error {
-	if err := b.goBench(ctx, "./pkg/policymap", "Resolve|OneIdentity|AllPods|OnePolicy|Memory", []figure{
+	if err := b.goBench(ctx, "./pkg/policy/policycompiler", "Resolve|OneIdentity|AllPods|OnePolicy|Memory", []figure{
 		{"Resolve/", "ns/op", "3,000 rules, 1,000 identities", resolveBudget, durations},
 		{"Resolve/", "entries", "entries of that", unlimited, counts("entries")},
 		{"OneIdentity/", "us/identity", "one identity more or less", oneIdentityBudget, microseconds},

@@ -27,8 +27,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policyenvironment"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
+	"github.com/waggle-net/waggle/pkg/policy/policyenvironment"
 	"github.com/waggle-net/waggle/pkg/policyview"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
@@ -211,10 +211,10 @@ func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
 		Path: "spec", Subject: cart, IsolatesIngress: true, Rules: []policy.Rule{{Path: "spec.ingress[0]", Direction: policy.Ingress,
 			Peers: policy.Peers{List: []policy.Peer{{Labels: &web}}},
 			Ports: policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Low: 80, High: 80}}}}}}}}
-	resolver := policymap.New(policy.Options{})
+	resolver := policycompiler.New(policy.Options{})
 	resolver.UpsertPolicy(object)
 	resolver.UpsertIdentity(300, map[string]string{"k8s:app": "web"})
-	resolver.UpsertSubject(policymap.Subject{ID: 7, Labels: pod().Labels})
+	resolver.UpsertSubject(policycompiler.Subject{ID: 7, Labels: pod().Labels})
 	compiled, _ := resolver.Compile(7)
 	filter, err := labels.NewFilter(nil, nil)
 	if err != nil {

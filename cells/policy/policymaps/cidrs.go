@@ -35,7 +35,7 @@ type cidrs struct {
 	full     map[netip.Prefix]bool // named prefixes without a slot in the map
 	err      error                 // why the map does not have the desired content
 	raise    bool                  // the map has changed, and the epoch has not been raised yet
-	names    uint64                // version of the names that have numbers: see [policymap.Resolver.Namings]
+	names    uint64                // version of the names that have numbers: see [policycompiler.Resolver.Namings]
 	freed    bool                  // numbers have been removed since then
 	moved    bool                  // names, numbers, the map or the table named-cidrs may differ: see [cidrs.settle]
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 )
@@ -25,9 +25,9 @@ import (
 // removed when no peer can have it.
 type identityClasses struct {
 	kernel  classMap
-	written map[uint32]policymap.Classes // contents of the map; identities without classes are left out
-	used    map[uint32]bool              // see [identityClasses.inUse]; nil if it was not computed in this round
-	started bool                         // the resolver has the classes of the previous run
+	written map[uint32]policycompiler.Classes // contents of the map; identities without classes are left out
+	used    map[uint32]bool                   // see [identityClasses.inUse]; nil if it was not computed in this round
+	started bool                              // the resolver has the classes of the previous run
 	peers   peerState
 }
 
@@ -39,14 +39,14 @@ func (k *identityClasses) restore() (err error) {
 	return err
 }
 
-func (k *identityClasses) put(id uint32, classes policymap.Classes) error {
+func (k *identityClasses) put(id uint32, classes policycompiler.Classes) error {
 	if k.written[id] == classes {
 		return nil
 	}
 	if err := k.kernel.Put(id, classes); err != nil {
 		return fmt.Errorf("write identity %d to the map identity_classes: %w", id, err)
 	}
-	if k.written[id] = classes; classes == (policymap.Classes{}) {
+	if k.written[id] = classes; classes == (policycompiler.Classes{}) {
 		delete(k.written, id)
 	}
 	return nil
@@ -78,7 +78,7 @@ func (c *controller) startClasses() {
 	c.classes.started = true
 	last := uint32(0)
 	for k := range c.store.stale {
-		if k.Kind == policymap.Class {
+		if k.Kind == policycompiler.Class {
 			last = max(last, k.Identity)
 		}
 	}
@@ -95,11 +95,11 @@ func (c *controller) startClasses() {
 // whose numbers had other labels before. The caller must have withdrawn these from the map known_identities.
 func (c *controller) writeClasses() error {
 	previousInUse := c.first || c.store.previousID(c.views.successors) != 0 // the map ipcache may name identities of the previous run that its table does not name
-	unused := func(id uint32, want policymap.Classes) bool {
-		return want == policymap.Classes{} && !previousInUse && !c.inUse(id)
+	unused := func(id uint32, want policycompiler.Classes) bool {
+		return want == policycompiler.Classes{} && !previousInUse && !c.inUse(id)
 	}
 	_, err1 := c.applyClasses(unused)
-	_, err2 := c.applyClasses(func(_ uint32, want policymap.Classes) bool { return want != policymap.Classes{} })
+	_, err2 := c.applyClasses(func(_ uint32, want policycompiler.Classes) bool { return want != policycompiler.Classes{} })
 	return errors.Join(err1, err2)
 }
 
@@ -111,13 +111,13 @@ func (c *controller) mayHave(id uint32) bool {
 
 // mayMatch implements [peerState]. Entries may match if the identity exists and every policy knows it, a peer may have an identity of the class, or the range is
 // in the map.
-func (c *controller) mayMatch(kind policymap.Kind, identity uint32) bool {
+func (c *controller) mayMatch(kind policycompiler.Kind, identity uint32) bool {
 	switch kind {
-	case policymap.Identity:
+	case policycompiler.Identity:
 		return c.announced[identity] && c.in.known[identity]
-	case policymap.Class:
+	case policycompiler.Class:
 		return c.classes.inUse(identity)
-	case policymap.CIDR, policymap.CIDROutside:
+	case policycompiler.CIDR, policycompiler.CIDROutside:
 		return c.cidrs.known[identity]
 	}
 	return true
@@ -142,19 +142,19 @@ func (c *controller) hasStaleClasses() bool {
 }
 
 func (c *controller) stale(id uint32) bool {
-	return c.in.known[id] && c.in.resolver.ClassesOf(id) == policymap.Classes{}
+	return c.in.known[id] && c.in.resolver.ClassesOf(id) == policycompiler.Classes{}
 }
 
 // clearClasses removes the classes of identities whose labels have changed, while peers may be known by them. The caller must be about to announce
 // identities: no policy in use lacks a deny about the identities themselves. Flows that the removed classes allowed are evaluated again.
 func (c *controller) clearClasses() error {
-	applied, err := c.applyClasses(func(id uint32, _ policymap.Classes) bool { return c.stale(id) })
+	applied, err := c.applyClasses(func(id uint32, _ policycompiler.Classes) bool { return c.stale(id) })
 	c.reevaluate = c.reevaluate || applied
 	return err
 }
 
 // applyClasses writes the classes of identities that the map does not have yet, if due reports true for them. It reports whether it has written some.
-func (c *controller) applyClasses(due func(uint32, policymap.Classes) bool) (applied bool, err error) {
+func (c *controller) applyClasses(due func(uint32, policycompiler.Classes) bool) (applied bool, err error) {
 	for _, id := range c.in.resolver.UnappliedClasses() {
 		want := c.in.resolver.ClassesOf(id)
 		if !due(id, want) {
@@ -178,7 +178,7 @@ func (c *controller) reevaluateFlows() {
 	}
 }
 
-// showClasses updates the rows of changed classes: see [policymap.Resolver.ChangedClasses].
+// showClasses updates the rows of changed classes: see [policycompiler.Resolver.ChangedClasses].
 func (c *controller) showClasses(txn statedb.WriteTxn, changed map[uint32]map[string]string) {
 	for number, shared := range changed {
 		row := &policyclasses.Class{Number: number, Labels: shared, Namespace: shared[endpoint.SourceK8s+":"+labels.KeyNamespace]}

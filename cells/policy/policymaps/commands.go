@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive"
 	"github.com/cilium/hive/script"
 
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
 // commands returns script commands that print the contents of the maps.
@@ -34,12 +34,12 @@ func commands(entries entryMaps, named cidrMap, known identityMap, classes class
 func printEntries(maps entryMaps) (string, error) {
 	type line struct {
 		id uint32
-		policymap.Entry
+		policycompiler.Entry
 	}
 	var lines []line
 	var c cursor
 	for end := false; !end; {
-		var some map[entryKey]policymap.Entry
+		var some map[entryKey]policycompiler.Entry
 		var err error
 		if some, end, err = maps.Some(&c, batch); err != nil {
 			return "", err
@@ -64,10 +64,10 @@ func printEntries(maps entryMaps) (string, error) {
 }
 
 // describe returns the peers and the ports of a key as text.
-func describe(k policymap.Key) string {
-	who := map[policymap.Kind]string{policymap.Any: "all peers", policymap.Identity: fmt.Sprintf("identity %d", k.Identity),
-		policymap.Class: fmt.Sprintf("class %d", k.Identity),
-		policymap.CIDR:  fmt.Sprintf("cidr %d", k.Identity), policymap.CIDROutside: fmt.Sprintf("cidr %d, outside", k.Identity)}[k.Kind]
+func describe(k policycompiler.Key) string {
+	who := map[policycompiler.Kind]string{policycompiler.Any: "all peers", policycompiler.Identity: fmt.Sprintf("identity %d", k.Identity),
+		policycompiler.Class: fmt.Sprintf("class %d", k.Identity),
+		policycompiler.CIDR:  fmt.Sprintf("cidr %d", k.Identity), policycompiler.CIDROutside: fmt.Sprintf("cidr %d, outside", k.Identity)}[k.Kind]
 	switch {
 	case k.Protocol == 0:
 		return who

@@ -15,7 +15,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
@@ -222,19 +222,19 @@ func (c *controller) again(w *wanted) time.Duration {
 }
 
 // decisions are the compiled policies of an endpoint: enforced and audited ingress, enforced and audited egress.
-type decisions [4]*policymap.Compiled
+type decisions [4]*policycompiler.Compiled
 
 // wanted is the result of one round.
 type wanted struct {
-	ids      []uint16              // endpoints to publish, sorted
-	idle     bool                  // no endpoint of this node is affected, and the last round left no work: at most identities are announced
-	done     bool                  // nothing is left to be removed
-	replaced bool                  // every hook has a program of this run
-	kept     []*policymap.Compiled // desired policies of endpoints that keep a policy of the previous run
-	flips    bool                  // some endpoint changes to another policy id
-	written  bool                  // this round wrote rows that the datapath must apply
-	late     bool                  // some endpoint has no row yet
-	again    bool                  // another round can continue at once
+	ids      []uint16                   // endpoints to publish, sorted
+	idle     bool                       // no endpoint of this node is affected, and the last round left no work: at most identities are announced
+	done     bool                       // nothing is left to be removed
+	replaced bool                       // every hook has a program of this run
+	kept     []*policycompiler.Compiled // desired policies of endpoints that keep a policy of the previous run
+	flips    bool                       // some endpoint changes to another policy id
+	written  bool                       // this round wrote rows that the datapath must apply
+	late     bool                       // some endpoint has no row yet
+	again    bool                       // another round can continue at once
 }
 
 // compile numbers the named address ranges and compiles the policies of the endpoints that this round evaluates.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -144,7 +144,7 @@ func TestQuota_NamespaceOverQuota_ReportedOnPolicy(t *testing.T) {
 	allowed := func(id uint16, address string) bool {
 		_, egress := w.in.resolver.Compile(id)
 		peer := w.in.resolver.Peer(2, netip.MustParseAddr(address))
-		return egress.Enforced.Lookup(policymap.Peer{Identity: peer.Identity, CIDRs: peer.CIDRs, Outside: true}, policy.ProtocolTCP, 80).Allowed
+		return egress.Enforced.Lookup(policycompiler.Peer{Identity: peer.Identity, CIDRs: peer.CIDRs, Outside: true}, policy.ProtocolTCP, 80).Allowed
 	}
 	require.True(t, allowed(6, "50.9.0.14"))
 	require.True(t, allowed(6, "50.1.0.4"))

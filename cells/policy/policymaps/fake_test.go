@@ -15,16 +15,16 @@ import (
 	"github.com/cilium/hive/script"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
 // fakeMaps stores the contents of the maps in memory, records the order of writes, and fails as many of them as requested.
 type fakeMaps struct {
 	mu           sync.Mutex
-	entries      map[entryKey]policymap.Entry
+	entries      map[entryKey]policycompiler.Entry
 	cidrs        map[netip.Prefix]uint32
 	known        []uint64
-	classes      map[uint32]policymap.Classes
+	classes      map[uint32]policycompiler.Classes
 	slots        map[uint16]slot
 	capacity     capacity
 	cidrCapacity int
@@ -35,8 +35,8 @@ type fakeMaps struct {
 }
 
 func newFake() *fakeMaps {
-	return &fakeMaps{entries: map[entryKey]policymap.Entry{}, cidrs: map[netip.Prefix]uint32{}, slots: map[uint16]slot{},
-		known: make([]uint64, bpf.IdentityWords), classes: map[uint32]policymap.Classes{},
+	return &fakeMaps{entries: map[entryKey]policycompiler.Entry{}, cidrs: map[netip.Prefix]uint32{}, slots: map[uint16]slot{},
+		known: make([]uint64, bpf.IdentityWords), classes: map[uint32]policycompiler.Classes{},
 		capacity: capacity{1000, 100}, cidrCapacity: 100}
 }
 
@@ -55,7 +55,7 @@ func (f *fakeMaps) write(what string, change func()) error {
 
 type fakeEntries struct{ *fakeMaps }
 
-func (f fakeEntries) Put(id uint32, e policymap.Entry) error {
+func (f fakeEntries) Put(id uint32, e policycompiler.Entry) error {
 	verdict := "allow"
 	if e.Deny {
 		verdict = "deny"
@@ -70,17 +70,17 @@ func (f fakeEntries) Put(id uint32, e policymap.Entry) error {
 	return f.write(fmt.Sprintf("put policy %d: %s %s", id, verdict, describe(e.Key)), func() { f.entries[entryKey{id, e.Key}] = e })
 }
 
-func (f fakeEntries) Delete(id uint32, k policymap.Key) error {
+func (f fakeEntries) Delete(id uint32, k policycompiler.Key) error {
 	return f.write(fmt.Sprintf("delete policy %d: %s", id, describe(k)), func() { delete(f.entries, entryKey{id, k}) })
 }
 
-func (f fakeEntries) Some(*cursor, int) (map[entryKey]policymap.Entry, bool, error) {
+func (f fakeEntries) Some(*cursor, int) (map[entryKey]policycompiler.Entry, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.entries), true, nil
 }
 
-func (f fakeEntries) Get(id uint32, k policymap.Key) (policymap.Entry, bool, error) {
+func (f fakeEntries) Get(id uint32, k policycompiler.Key) (policycompiler.Entry, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e, found := f.entries[entryKey{id, k}]
@@ -135,15 +135,15 @@ func (f fakeIdentities) Dump() ([]uint64, error) {
 
 type fakeClasses struct{ *fakeMaps }
 
-func (f fakeClasses) Put(id uint32, c policymap.Classes) error {
+func (f fakeClasses) Put(id uint32, c policycompiler.Classes) error {
 	return f.write(fmt.Sprintf("put classes of identity %d: %d %d", id, c.Cluster, c.Namespace), func() {
-		if f.classes[id] = c; c == (policymap.Classes{}) {
+		if f.classes[id] = c; c == (policycompiler.Classes{}) {
 			delete(f.classes, id)
 		}
 	})
 }
 
-func (f fakeClasses) Dump() (map[uint32]policymap.Classes, error) {
+func (f fakeClasses) Dump() (map[uint32]policycompiler.Classes, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.classes), nil
@@ -184,7 +184,7 @@ func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 			id, err1 := strconv.ParseUint(args[0], 10, 16)
 			cluster, err2 := strconv.ParseUint(args[1], 10, 32)
 			namespace, err3 := strconv.ParseUint(args[2], 10, 32)
-			if f.classes[uint32(id)] = (policymap.Classes{Cluster: uint32(cluster), Namespace: uint32(namespace)}); cluster == 0 {
+			if f.classes[uint32(id)] = (policycompiler.Classes{Cluster: uint32(cluster), Namespace: uint32(namespace)}); cluster == 0 {
 				delete(f.classes, uint32(id))
 			}
 			return "", errors.Join(err1, err2, err3)
@@ -230,29 +230,29 @@ func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 			locked(func(args []string) (string, error) {
 				id, err1 := strconv.ParseUint(args[0], 10, 32)
 				peer, isCIDR := strings.CutPrefix(args[2], "cidr:")
-				k := policymap.Key{Kind: policymap.Identity}
+				k := policycompiler.Key{Kind: policycompiler.Identity}
 				var identity uint64
 				var err2 error
 				if isCIDR {
-					k.Kind = policymap.CIDR
+					k.Kind = policycompiler.CIDR
 				} else if number, isClass := strings.CutPrefix(peer, "class:"); isClass {
-					k.Kind, peer = policymap.Class, number
+					k.Kind, peer = policycompiler.Class, number
 					for i, s := range f.slots {
 						for at := range s.ids {
 							if uint64(s.ids[at]) == id {
-								s.shapes[at] |= policymap.ShapeClasses
+								s.shapes[at] |= policycompiler.ShapeClasses
 							}
 						}
 						f.slots[i] = s
 					}
 				}
 				if peer == "any" {
-					k.Kind = policymap.Any
+					k.Kind = policycompiler.Any
 				} else {
 					identity, err2 = strconv.ParseUint(peer, 10, 32)
 				}
 				k.Identity = uint32(identity)
-				f.entries[entryKey{uint32(id), k}] = policymap.Entry{Key: k, Deny: args[1] == "deny"}
+				f.entries[entryKey{uint32(id), k}] = policycompiler.Entry{Key: k, Deny: args[1] == "deny"}
 				return "", errors.Join(err1, err2)
 			})),
 		"kernel/known": script.Command(script.CmdUsage{Summary: "Make these all identities of the map known_identities, past the agent", Args: "identity..."},

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -26,7 +26,7 @@ const identityGrace = 10 * time.Second
 // inputs passes every change of the tables from which policies are compiled to the resolver. It is not safe for concurrent use.
 type inputs struct {
 	params
-	resolver *policymap.Resolver
+	resolver *policycompiler.Resolver
 	alive    func() // reports progress, see [controller]
 
 	kubernetes *changes.Feed[*k8s.NetworkPolicy]
@@ -67,7 +67,7 @@ type inputs struct {
 
 // newInputs subscribes to the tables. The first [inputs.read] gives all existing rows to the resolver.
 func newInputs(p params) (in *inputs, err error) {
-	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[policy.Ref]*policy.Policy{}, unshown: map[policy.Ref]bool{}, groups: policy.CIDRGroups{},
+	in = &inputs{params: p, resolver: policycompiler.New(p.Options), policies: map[policy.Ref]*policy.Policy{}, unshown: map[policy.Ref]bool{}, groups: policy.CIDRGroups{},
 		refer: map[string]*policy.Policy{}, known: map[uint32]bool{},
 		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers(),
 		marked: endpointfeed.Marks{}}

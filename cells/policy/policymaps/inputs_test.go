@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -29,7 +29,7 @@ func TestInputs_DeletedIdentityInIpcache_IsKept(t *testing.T) {
 	txn.Commit()
 
 	gone := time.Now()
-	in := &inputs{params: params{DB: db, IPCache: table}, resolver: policymap.New(policy.Options{}),
+	in := &inputs{params: params{DB: db, IPCache: table}, resolver: policycompiler.New(policy.Options{}),
 		known: map[uint32]bool{301: true, 302: true}, leaving: map[uint32]time.Time{301: gone, 302: gone}}
 	unused := func(uint32) bool { return false }
 

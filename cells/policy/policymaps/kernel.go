@@ -9,21 +9,21 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
 
 // entryMaps presents the maps policy and policy_ranges as one. Its implementation selects the map of an entry.
 type entryMaps interface {
 	// Put creates or replaces an entry of a policy id.
-	Put(id uint32, e policymap.Entry) error
+	Put(id uint32, e policycompiler.Entry) error
 	// Delete removes an entry; a missing entry is not an error.
-	Delete(id uint32, key policymap.Key) error
+	Delete(id uint32, key policycompiler.Key) error
 	// Some reads the next n entries of each map, or the remaining ones. It reports whether it has read the last entry; the next call then starts with the
 	// first.
-	Some(c *cursor, n int) (found map[entryKey]policymap.Entry, end bool, err error)
+	Some(c *cursor, n int) (found map[entryKey]policycompiler.Entry, end bool, err error)
 	// Get reads one entry. Ranges of one policy and peer do not overlap, so a lookup of a range finds this range or none.
-	Get(id uint32, key policymap.Key) (e policymap.Entry, found bool, err error)
+	Get(id uint32, key policycompiler.Key) (e policycompiler.Entry, found bool, err error)
 	// Capacity returns the capacity of the maps.
 	Capacity() (capacity, error)
 	// Slots returns the policies that the datapath has for endpoints now, by local id.
@@ -51,15 +51,15 @@ type identityMap interface {
 // classMap is the map identity_classes.
 type classMap interface {
 	// Put writes the classes of an identity of the cluster (256 to 65535); the zero value removes them.
-	Put(identity uint32, classes policymap.Classes) error
+	Put(identity uint32, classes policycompiler.Classes) error
 	// Dump reads the classes of all identities that have some.
-	Dump() (map[uint32]policymap.Classes, error)
+	Dump() (map[uint32]policycompiler.Classes, error)
 }
 
 // entryKey is an entry of a policy id.
 type entryKey struct {
 	ID uint32
-	policymap.Key
+	policycompiler.Key
 }
 
 // slot is the part of an endpoint's facts that depends on its policies.
@@ -90,7 +90,7 @@ func (r capacity) fits(into capacity) bool {
 }
 
 // capacityOf counts entries.
-func capacityOf(list []policymap.Entry) (r capacity) {
+func capacityOf(list []policycompiler.Entry) (r capacity) {
 	for i := range list {
 		if list[i].IsRange() {
 			r.ranges++
@@ -124,7 +124,7 @@ func newKernel(m pinnedmaps.Maps) (entryMaps, cidrMap, identityMap, classMap) {
 }
 
 // place returns the map of an entry and the entry's key in the map.
-func place(id uint32, k policymap.Key) (name string, key any) {
+func place(id uint32, k policycompiler.Key) (name string, key any) {
 	kind := bpf.PolicyKind(k.Kind)
 	if k.IsRange() {
 		return bpf.MapPolicyRanges, bpf.NewPolicyRangeKey(id, kind, k.Identity, k.Protocol, k.Port, int(k.PortBits))
@@ -139,7 +139,7 @@ func place(id uint32, k policymap.Key) (name string, key any) {
 	return bpf.MapPolicy, bpf.NewPolicyKey(id, kind, k.Identity, level, k.Protocol, k.Port)
 }
 
-func (r realEntries) Put(id uint32, e policymap.Entry) error {
+func (r realEntries) Put(id uint32, e policycompiler.Entry) error {
 	name, key := place(id, e.Key)
 	value := bpf.PolicyEntry{Rule: e.Rule}
 	if e.Deny {
@@ -148,7 +148,7 @@ func (r realEntries) Put(id uint32, e policymap.Entry) error {
 	return r.maps.Put(name, key, value)
 }
 
-func (r realEntries) Delete(id uint32, k policymap.Key) error {
+func (r realEntries) Delete(id uint32, k policycompiler.Key) error {
 	name, key := place(id, k)
 	if err := r.maps.Delete(name, key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
@@ -156,7 +156,7 @@ func (r realEntries) Delete(id uint32, k policymap.Key) error {
 	return nil
 }
 
-func (r realEntries) Get(id uint32, k policymap.Key) (e policymap.Entry, found bool, err error) {
+func (r realEntries) Get(id uint32, k policycompiler.Key) (e policycompiler.Entry, found bool, err error) {
 	name, key := place(id, k)
 	m, err := r.maps.Get(name)
 	if err != nil {
@@ -169,25 +169,25 @@ func (r realEntries) Get(id uint32, k policymap.Key) (e policymap.Entry, found b
 	case err != nil:
 		return e, false, err
 	}
-	return policymap.Entry{Key: k, Rule: v.Rule, Deny: v.Deny != 0}, true, nil
+	return policycompiler.Entry{Key: k, Rule: v.Rule, Deny: v.Deny != 0}, true, nil
 }
 
-func (r realEntries) Some(c *cursor, n int) (map[entryKey]policymap.Entry, bool, error) {
+func (r realEntries) Some(c *cursor, n int) (map[entryKey]policycompiler.Entry, bool, error) {
 	if c.entriesEnd && c.rangesEnd {
 		*c = cursor{}
 	}
-	out := make(map[entryKey]policymap.Entry)
+	out := make(map[entryKey]policycompiler.Entry)
 	err := some(r.maps, bpf.MapPolicy, &c.entries, &c.entriesEnd, n, func(k bpf.PolicyKey, v bpf.PolicyEntry) {
-		key := policymap.Key{Identity: k.Identity, Kind: policymap.Kind(k.Kind), Protocol: k.Protocol, PortBits: k.PortBits,
+		key := policycompiler.Key{Identity: k.Identity, Kind: policycompiler.Kind(k.Kind), Protocol: k.Protocol, PortBits: k.PortBits,
 			Port: k.HostPort()}
-		out[entryKey{k.Policy, key}] = policymap.Entry{Key: key, Rule: v.Rule, Deny: v.Deny != 0}
+		out[entryKey{k.Policy, key}] = policycompiler.Entry{Key: key, Rule: v.Rule, Deny: v.Deny != 0}
 	})
 	if err == nil {
 		err = some(r.maps, bpf.MapPolicyRanges, &c.ranges, &c.rangesEnd, n, func(k bpf.PolicyRangeKey, v bpf.PolicyEntry) {
 			first, last := k.Ports()
-			key := policymap.Key{Identity: k.Identity, Kind: policymap.Kind(k.Kind), Protocol: k.Protocol, Port: first,
+			key := policycompiler.Key{Identity: k.Identity, Kind: policycompiler.Kind(k.Kind), Protocol: k.Protocol, Port: first,
 				PortBits: portBits(first, last)}
-			out[entryKey{k.Policy, key}] = policymap.Entry{Key: key, Rule: v.Rule, Deny: v.Deny != 0}
+			out[entryKey{k.Policy, key}] = policycompiler.Entry{Key: key, Rule: v.Rule, Deny: v.Deny != 0}
 		})
 	}
 	return out, c.entriesEnd && c.rangesEnd, err
@@ -325,17 +325,17 @@ func (r realIdentities) Dump() ([]uint64, error) {
 	return words, nil
 }
 
-func (r realClasses) Put(identity uint32, classes policymap.Classes) error {
+func (r realClasses) Put(identity uint32, classes policycompiler.Classes) error {
 	return r.maps.Put(bpf.MapIdentityClasses, identity, bpf.IdentityClasses{Cluster: classes.Cluster, Namespace: classes.Namespace})
 }
 
-func (r realClasses) Dump() (map[uint32]policymap.Classes, error) {
-	all := map[uint32]policymap.Classes{}
+func (r realClasses) Dump() (map[uint32]policycompiler.Classes, error) {
+	all := map[uint32]policycompiler.Classes{}
 	var c ebpf.MapBatchCursor
 	for end := false; !end; {
 		err := some(r.maps, bpf.MapIdentityClasses, &c, &end, batch, func(identity uint32, v bpf.IdentityClasses) {
 			if v != (bpf.IdentityClasses{}) {
-				all[identity] = policymap.Classes{Cluster: v.Cluster, Namespace: v.Namespace}
+				all[identity] = policycompiler.Classes{Cluster: v.Cluster, Namespace: v.Namespace}
 			}
 		})
 		if err != nil {

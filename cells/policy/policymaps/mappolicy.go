@@ -6,34 +6,34 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
 // mapPolicy is one policy id with its entries in the maps.
 type mapPolicy struct {
 	id     uint32
-	is     *policymap.Compiled // contents of the maps, complete unless broken; nil until the first write is complete
-	target *policymap.Compiled // desired contents
-	users  int                 // number of directions of endpoints that have the id
-	size   capacity            // number of entries that the maps may have for the id
+	is     *policycompiler.Compiled // contents of the maps, complete unless broken; nil until the first write is complete
+	target *policycompiler.Compiled // desired contents
+	users  int                      // number of directions of endpoints that have the id
+	size   capacity                 // number of entries that the maps may have for the id
 	// extra are entries that the maps may have in addition to is: entries of an incomplete change, and inherited entries (see [store.inheritRange]).
-	extra map[policymap.Key]policymap.Entry
+	extra map[policycompiler.Key]policycompiler.Entry
 	// broken means that entries of is may be missing: a write failed, or another program changed them.
 	broken bool
 	// open means that a deny is missing which must apply to peers that no policy knows yet.
 	open     bool
-	err      error          // why the contents differ from the target; nil if they do not
-	policies []string       // objects from which the id is compiled, for display
-	change   policymap.Diff // difference between is and target in this round
-	narrowed bool           // the id now denies known peers packets that it allowed, and revisions are not raised yet
+	err      error               // why the contents differ from the target; nil if they do not
+	policies []string            // objects from which the id is compiled, for display
+	change   policycompiler.Diff // difference between is and target in this round
+	narrowed bool                // the id now denies known peers packets that it allowed, and revisions are not raised yet
 }
 
 // complete reports whether the maps have all entries of c. They may have extra entries as well.
-func (h *mapPolicy) complete(c *policymap.Compiled) bool { return h.is == c && !h.broken }
+func (h *mapPolicy) complete(c *policycompiler.Compiled) bool { return h.is == c && !h.broken }
 
 // deniesFirst orders entries for writing: denies before the allows that they restrict.
-func deniesFirst(a, b policymap.Entry) int {
-	rank := func(e policymap.Entry) int {
+func deniesFirst(a, b policycompiler.Entry) int {
+	rank := func(e policycompiler.Entry) int {
 		if e.Deny {
 			return 0
 		}
@@ -43,7 +43,7 @@ func deniesFirst(a, b policymap.Entry) int {
 }
 
 // missingCapacity returns the capacity that entries need in addition to the reserved entries.
-func (h *mapPolicy) missingCapacity(list []policymap.Entry) (need capacity) {
+func (h *mapPolicy) missingCapacity(list []policycompiler.Entry) (need capacity) {
 	for i := range list {
 		if _, reserved := h.extra[list[i].Key]; !reserved {
 			need = need.plus(capacityOf(list[i : i+1]))
@@ -53,9 +53,9 @@ func (h *mapPolicy) missingCapacity(list []policymap.Entry) (need capacity) {
 }
 
 // reserve counts entries that are about to be written. Until the change is complete they are extra entries.
-func (h *mapPolicy) reserve(list []policymap.Entry) {
+func (h *mapPolicy) reserve(list []policycompiler.Entry) {
 	if h.extra == nil {
-		h.extra = make(map[policymap.Key]policymap.Entry, len(list))
+		h.extra = make(map[policycompiler.Key]policycompiler.Entry, len(list))
 	}
 	h.size = h.size.plus(h.missingCapacity(list))
 	for _, e := range list {
@@ -64,8 +64,8 @@ func (h *mapPolicy) reserve(list []policymap.Entry) {
 }
 
 // beyond lists the extra entries that the target does not have.
-func (h *mapPolicy) beyond() (list []policymap.Entry) {
-	wanted := make(map[policymap.Key]bool)
+func (h *mapPolicy) beyond() (list []policycompiler.Entry) {
+	wanted := make(map[policycompiler.Key]bool)
 	for e := range h.target.Entries() {
 		wanted[e.Key] = true
 	}
@@ -80,7 +80,7 @@ func (h *mapPolicy) beyond() (list []policymap.Entry) {
 // name updates the list of objects from which the id is compiled. If no entry was removed or renamed, only the objects of added entries are new.
 func (h *mapPolicy) name() {
 	names := map[string]bool{}
-	look := func(e policymap.Entry) {
+	look := func(e policycompiler.Entry) {
 		if rule, found := h.target.Rule(e.Rule); found && rule.Policy.Name != "" {
 			names[rule.Policy.String()] = true
 		}

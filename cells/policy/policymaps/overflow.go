@@ -12,11 +12,11 @@ import (
 
 // overflow has the policies that do not fit into the maps.
 type overflow struct {
-	named  uint64                // [policymap.Resolver.Namings] for which beyond was computed; 0 for none
+	named  uint64                // [policycompiler.Resolver.Namings] for which beyond was computed; 0 for none
 	beyond map[netip.Prefix]bool // prefixes that only namespaces without quota left name
 	counts map[policy.Ref]int    // number of prefixes in beyond or without a slot that a policy names
 	full   int                   // prefixes without a slot in the map cidrs, for which counts was computed
-	namers uint64                // [policymap.Resolver.Namers] for which counts was computed
+	namers uint64                // [policycompiler.Resolver.Namers] for which counts was computed
 	texts  map[policy.Ref]string // text of the problem of a policy
 	shown  map[policy.Ref]shownPolicy
 }
@@ -28,7 +28,7 @@ type shownPolicy struct {
 }
 
 // beyondQuota returns the prefixes that must not get an identity because their namespaces have used up their quota. The caller must have called
-// [policymap.Resolver.NamedCIDRs].
+// [policycompiler.Resolver.NamedCIDRs].
 func (c *controller) beyondQuota() map[netip.Prefix]bool {
 	o := &c.overflow
 	named := c.in.resolver.Namings()

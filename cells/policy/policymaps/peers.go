@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/podclaims"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -120,7 +120,7 @@ func (in *inputs) followNodes(txn statedb.ReadTxn, changed *statedb.WatchSet, ke
 // updatePeer updates one pod in the resolver: with its identities, and with the former identities under which it is still denied.
 func (in *inputs) updatePeer(txn statedb.ReadTxn, key string, now time.Time) {
 	before := in.resolver.PodAs(key)
-	var as []policymap.Pod
+	var as []policycompiler.Pod
 	if isRemotePod(key) {
 		as = in.remotePeer(txn, key, before)
 	} else {
@@ -136,12 +136,12 @@ func (in *inputs) updatePeer(txn statedb.ReadTxn, key string, now time.Time) {
 			continue // ipcache never accepted this claim, so it has no grace period
 		}
 		_, done := leaving[was.Identity]
-		still := slices.ContainsFunc(as, func(p policymap.Pod) bool { return p.Identity == was.Identity && !p.DenyOnly })
+		still := slices.ContainsFunc(as, func(p policycompiler.Pod) bool { return p.Identity == was.Identity && !p.DenyOnly })
 		if done || still || now.Sub(since) >= identityGrace {
 			continue
 		}
 		if addresses := in.unownedAddresses(txn, key, was.Addresses); len(addresses) > 0 {
-			as = append(as, policymap.Pod{Identity: was.Identity, Addresses: addresses, Ports: was.Ports, DenyOnly: true})
+			as = append(as, policycompiler.Pod{Identity: was.Identity, Addresses: addresses, Ports: was.Ports, DenyOnly: true})
 			if leaving == nil {
 				leaving = map[uint32]time.Time{}
 			}
@@ -169,14 +169,14 @@ func (in *inputs) settleAgain(now time.Time) (again time.Duration) {
 }
 
 // localPeer returns an endpoint of this node under each identity that its row, its published policy, the datapath or ipcache has for it.
-func (in *inputs) localPeer(txn statedb.ReadTxn, attachment string) (as []policymap.Pod) {
+func (in *inputs) localPeer(txn statedb.ReadTxn, attachment string) (as []policycompiler.Pod) {
 	ep, _, found := in.Endpoints.Get(txn, endpoints.ByAttachment(attachment))
 	if !found {
 		return nil
 	}
-	pod := policymap.Pod{Ports: portsOf(ep.Ports)}
+	pod := policycompiler.Pod{Ports: portsOf(ep.Ports)}
 	by := func(number uint32) {
-		known := slices.ContainsFunc(as, func(p policymap.Pod) bool { return p.Identity == number })
+		known := slices.ContainsFunc(as, func(p policycompiler.Pod) bool { return p.Identity == number })
 		if !known && number != identity.Unknown {
 			pod.Identity = number
 			as = append(as, pod)
@@ -213,7 +213,7 @@ func (in *inputs) at(txn statedb.ReadTxn, addr netip.Addr) (*ipcache.Entry, bool
 
 // remotePeer returns a pod of another node under the identity on which its object and ipcache agree, under the identity that ipcache still has for it, and
 // under the identity that it may get.
-func (in *inputs) remotePeer(txn statedb.ReadTxn, name string, before []*policymap.Pod) (as []policymap.Pod) {
+func (in *inputs) remotePeer(txn statedb.ReadTxn, name string, before []*policycompiler.Pod) (as []policycompiler.Pod) {
 	delete(in.peers.misplaced, name)
 	o, _, found := in.Remote.Get(txn, cilium.EndpointByName(name))
 	if !found || len(in.ofPod[name]) > 0 { // localPeer describes pods of this node
@@ -221,10 +221,10 @@ func (in *inputs) remotePeer(txn statedb.ReadTxn, name string, before []*policym
 	}
 	ports := portsOf(o.Ports())
 	add := func(number uint32, addr netip.Addr, denyOnly bool) {
-		i := slices.IndexFunc(as, func(p policymap.Pod) bool { return p.Identity == number && p.DenyOnly == denyOnly })
+		i := slices.IndexFunc(as, func(p policycompiler.Pod) bool { return p.Identity == number && p.DenyOnly == denyOnly })
 		if i < 0 {
 			i = len(as)
-			as = append(as, policymap.Pod{Identity: number, Ports: ports, DenyOnly: denyOnly})
+			as = append(as, policycompiler.Pod{Identity: number, Ports: ports, DenyOnly: denyOnly})
 		}
 		as[i].Addresses = append(as[i].Addresses, addr)
 	}
@@ -237,7 +237,7 @@ func (in *inputs) remotePeer(txn statedb.ReadTxn, name string, before []*policym
 		case !in.claimed(txn, o, addr, e):
 			continue
 		case known && e.Identity != identity.Unknown && in.believes(e, o, e.Identity):
-			add(e.Identity, addr, !slices.ContainsFunc(before, func(p *policymap.Pod) bool {
+			add(e.Identity, addr, !slices.ContainsFunc(before, func(p *policycompiler.Pod) bool {
 				return p.Identity == e.Identity && !p.DenyOnly && slices.Contains(p.Addresses, addr)
 			}))
 		}

@@ -3,7 +3,7 @@ package policymaps
 import (
 	"slices"
 
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
@@ -11,19 +11,19 @@ import (
 // keep these, unless the copy allows nothing beyond them.
 type previousRun struct {
 	slots   map[uint16]slot
-	entries map[uint32]map[policymap.Key]bool // whether an entry denies, by policy id and key
-	denies  bool                              // some entries deny identities or classes
-	settled bool                              // policies come from their sources, not from the copy on disk
-	nested  bool                              // the previous run had policies with nested address ranges, so all programs know them
-	classes bool                              // the previous run had classes of identities, so all programs know them: see [controller.startClasses]
+	entries map[uint32]map[policycompiler.Key]bool // whether an entry denies, by policy id and key
+	denies  bool                                   // some entries deny identities or classes
+	settled bool                                   // policies come from their sources, not from the copy on disk
+	nested  bool                                   // the previous run had policies with nested address ranges, so all programs know them
+	classes bool                                   // the previous run had classes of identities, so all programs know them: see [controller.startClasses]
 }
 
 func newPreviousRun(s *store, k *identityClasses) previousRun {
-	e := previousRun{slots: s.slots, entries: map[uint32]map[policymap.Key]bool{}, classes: len(k.written) > 0}
+	e := previousRun{slots: s.slots, entries: map[uint32]map[policycompiler.Key]bool{}, classes: len(k.written) > 0}
 	e.nested = len(s.nested) > 0
 	for k, entry := range s.stale {
 		if e.entries[k.ID] == nil {
-			e.entries[k.ID] = map[policymap.Key]bool{}
+			e.entries[k.ID] = map[policycompiler.Key]bool{}
 		}
 		e.entries[k.ID][k.Key] = entry.Deny
 		e.denies = e.denies || entry.Deny && ofIdentities(k.Kind)
@@ -79,7 +79,7 @@ func (e *previousRun) enforced() bool {
 }
 
 // within reports whether a compiled policy allows nothing beyond a policy id of the previous run.
-func (e *previousRun) within(c *policymap.Compiled, id uint32) bool {
+func (e *previousRun) within(c *policycompiler.Compiled, id uint32) bool {
 	switch {
 	case id == 1:
 		return true

@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/policy/policytest"
-	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -175,8 +175,8 @@ type inPrograms struct {
 	*policytest.World
 	test     *programTest
 	policies []*policy.Policy
-	resolver *policymap.Resolver
-	written  map[*policymap.Compiled]uint32
+	resolver *policycompiler.Resolver
+	written  map[*policycompiler.Compiled]uint32
 	cidrs    map[netip.Prefix]uint32
 	pairs    map[[2]netip.Addr]bool // tested without ports
 	with     features
@@ -206,8 +206,8 @@ func (w *inPrograms) isEstablished(q *policy.Question) bool {
 // enter compiles the policies of a world and writes them to the maps.
 func (test *programTest) enter(world *policytest.World, with features) *inPrograms {
 	test.t.Helper()
-	w := &inPrograms{World: world, test: test, policies: world.Policies(), resolver: policymap.New(world.Options),
-		written: map[*policymap.Compiled]uint32{}, cidrs: map[netip.Prefix]uint32{}, pairs: map[[2]netip.Addr]bool{}, with: with}
+	w := &inPrograms{World: world, test: test, policies: world.Policies(), resolver: policycompiler.New(world.Options),
+		written: map[*policycompiler.Compiled]uint32{}, cidrs: map[netip.Prefix]uint32{}, pairs: map[[2]netip.Addr]bool{}, with: with}
 	test.forget()
 	w.resolver.SetNested(with.nested)
 	w.resolver.SetClasses(with.classes)
@@ -216,8 +216,8 @@ func (test *programTest) enter(world *policytest.World, with features) *inProgra
 	}
 	for i := range w.Pods {
 		p := &w.Pods[i]
-		w.resolver.UpsertPod(p.Object.Key(), policymap.Pod{Identity: p.Identity, Addresses: p.Addrs[:], Ports: p.Ports})
-		w.resolver.UpsertSubject(policymap.Subject{ID: idOf(i), Labels: p.Labels, Ports: p.Ports})
+		w.resolver.UpsertPod(p.Object.Key(), policycompiler.Pod{Identity: p.Identity, Addresses: p.Addrs[:], Ports: p.Ports})
+		w.resolver.UpsertSubject(policycompiler.Subject{ID: idOf(i), Labels: p.Labels, Ports: p.Ports})
 	}
 	for _, p := range w.policies {
 		w.resolver.UpsertPolicy(p)
@@ -246,7 +246,7 @@ func (test *programTest) enter(world *policytest.World, with features) *inProgra
 }
 
 // putClasses writes the classes of an identity of the cluster.
-func (test *programTest) putClasses(number uint32, classes policymap.Classes) {
+func (test *programTest) putClasses(number uint32, classes policycompiler.Classes) {
 	test.t.Helper()
 	if number > identity.ClusterMax {
 		return
@@ -284,7 +284,7 @@ func (w *inPrograms) writePod(i int) {
 }
 
 // write writes a policy to the maps, once.
-func (w *inPrograms) write(c *policymap.Compiled) (id, shape uint32) {
+func (w *inPrograms) write(c *policycompiler.Compiled) (id, shape uint32) {
 	w.test.t.Helper()
 	if c.AllowsAll() {
 		return bpf.PolicyAllowAll, 0
@@ -318,7 +318,7 @@ func (w *inPrograms) leave() {
 		}
 	}
 	for number := range w.Identities() {
-		w.test.putClasses(number, policymap.Classes{})
+		w.test.putClasses(number, policycompiler.Classes{})
 	}
 	for addr, number := range w.addresses() {
 		w.test.remove(bpf.MapIpcache, bpf.NewAddrKey(addr))

@@ -10,7 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
 // slowEntries are maps whose writes take two seconds of the monitor's time each.
@@ -19,7 +19,7 @@ type slowEntries struct {
 	passes func()
 }
 
-func (s slowEntries) Put(id uint32, e policymap.Entry) error {
+func (s slowEntries) Put(id uint32, e policycompiler.Entry) error {
 	s.passes()
 	return s.fakeEntries.Put(id, e)
 }

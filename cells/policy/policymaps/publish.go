@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -109,7 +109,7 @@ func (c *controller) open(w *wanted) bool {
 	return false
 }
 
-func deniesIdentities(compiled *policymap.Compiled) bool {
+func deniesIdentities(compiled *policycompiler.Compiled) bool {
 	if compiled == nil {
 		return false
 	}
@@ -122,8 +122,8 @@ func deniesIdentities(compiled *policymap.Compiled) bool {
 }
 
 // ofIdentities reports whether a new identity may need entries of a kind: entries about itself, or about a class that is new with it.
-func ofIdentities(kind policymap.Kind) bool {
-	return kind == policymap.Identity || kind == policymap.Class
+func ofIdentities(kind policycompiler.Kind) bool {
+	return kind == policycompiler.Identity || kind == policycompiler.Class
 }
 
 // row returns the desired row of an endpoint, without its identity, and reports whether its policies change. If the maps do not have the desired policies,
@@ -160,7 +160,7 @@ func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolic
 }
 
 // decision returns the policy ids of a direction.
-func (c *controller) decision(enforced, audited *policymap.Compiled, isolated bool) (d endpointpolicies.Decision, err error) {
+func (c *controller) decision(enforced, audited *policycompiler.Compiled, isolated bool) (d endpointpolicies.Decision, err error) {
 	if d.Enforced, err = c.idOf(enforced); err != nil {
 		return d, err
 	}
@@ -173,7 +173,7 @@ func (c *controller) decision(enforced, audited *policymap.Compiled, isolated bo
 	return d, nil
 }
 
-func (c *controller) idOf(compiled *policymap.Compiled) (endpointpolicies.Policy, error) {
+func (c *controller) idOf(compiled *policycompiler.Compiled) (endpointpolicies.Policy, error) {
 	if compiled == nil {
 		return endpointpolicies.Policy{}, errors.New("its policy is not compiled")
 	}
@@ -225,7 +225,7 @@ func (c *controller) raiseRevisions(w *wanted, rows map[uint16]*endpointpolicies
 		}
 		shapes := [4]uint32{0: rows[id].Ingress.Enforced.Shape, 2: rows[id].Egress.Enforced.Shape}
 		for i, now := range idsOf(rows[id]) {
-			wrong := c.reevaluating && shapes[i]&policymap.ShapeClasses != 0
+			wrong := c.reevaluating && shapes[i]&policycompiler.ShapeClasses != 0
 			if i%2 == 0 && (now != idsOf(previous)[i] || narrowed[now] || wrong) {
 				raise = true
 				rows[id].Revision = c.revision + 1

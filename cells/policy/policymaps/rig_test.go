@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
@@ -62,12 +62,12 @@ type watchedEntries struct {
 	kernel *watchedKernel
 }
 
-func (w watchedEntries) Put(id uint32, e policymap.Entry) error {
+func (w watchedEntries) Put(id uint32, e policycompiler.Entry) error {
 	defer w.kernel.written()
 	return w.fakeEntries.Put(id, e)
 }
 
-func (w watchedEntries) Delete(id uint32, k policymap.Key) error {
+func (w watchedEntries) Delete(id uint32, k policycompiler.Key) error {
 	defer w.kernel.written()
 	return w.fakeEntries.Delete(id, k)
 }
@@ -89,7 +89,7 @@ type watchedClasses struct {
 	kernel *watchedKernel
 }
 
-func (w watchedClasses) Put(id uint32, c policymap.Classes) error {
+func (w watchedClasses) Put(id uint32, c policycompiler.Classes) error {
 	defer w.kernel.written()
 	return w.fakeClasses.Put(id, c)
 }
@@ -119,9 +119,9 @@ func (k *watchedKernel) verdict(policy, peer uint32) (allowed bool) {
 		return policy == 1
 	}
 	classes := k.classes[peer]
-	for _, who := range []policymap.Key{{}, {Kind: policymap.Identity, Identity: peer}, {Kind: policymap.Class, Identity: classes.Cluster},
-		{Kind: policymap.Class, Identity: classes.Namespace}} {
-		for _, what := range []policymap.Key{{}, {Protocol: tcp}, {Protocol: tcp, PortBits: 16, Port: port}} {
+	for _, who := range []policycompiler.Key{{}, {Kind: policycompiler.Identity, Identity: peer}, {Kind: policycompiler.Class, Identity: classes.Cluster},
+		{Kind: policycompiler.Class, Identity: classes.Namespace}} {
+		for _, what := range []policycompiler.Key{{}, {Protocol: tcp}, {Protocol: tcp, PortBits: 16, Port: port}} {
 			what.Kind, what.Identity = who.Kind, who.Identity
 			entry, found := k.entries[entryKey{policy, what}]
 			if found && entry.Deny {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policyenvironment"
-	"github.com/waggle-net/waggle/pkg/policyqueue"
+	"github.com/waggle-net/waggle/pkg/policy/policyenvironment"
+	"github.com/waggle-net/waggle/pkg/policy/policyqueue"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
@@ -175,7 +175,7 @@ func TestServices_ManyAddresses_DenyOutside(t *testing.T) {
 	allowed := func(address string) bool {
 		_, egress := w.in.resolver.Compile(1)
 		peer := w.in.resolver.Peer(2, netip.MustParseAddr(address))
-		return egress.Enforced.Lookup(policymap.Peer{Identity: peer.Identity, CIDRs: peer.CIDRs, Outside: true}, policy.ProtocolTCP, 80).Allowed
+		return egress.Enforced.Lookup(policycompiler.Peer{Identity: peer.Identity, CIDRs: peer.CIDRs, Outside: true}, policy.ProtocolTCP, 80).Allowed
 	}
 	require.Empty(t, w.problemsOf(t, ref))
 	require.False(t, allowed("203.0.113.0"))

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
 // store assigns the policy ids and writes their entries to the maps. It is not safe for concurrent use; the verify job reads it with [controller].mu held.
@@ -17,16 +17,16 @@ type store struct {
 	alive    func()   // reports progress, see [controller]
 	capacity capacity // capacity of the maps
 	byID     map[uint32]*mapPolicy
-	by       map[*policymap.Compiled]*mapPolicy // by target
+	by       map[*policycompiler.Compiled]*mapPolicy // by target
 	// current has the desired policies of the endpoints. All other policies are outdated.
-	current map[*policymap.Compiled]bool
-	last    uint32                       // last assigned id
-	stale   map[entryKey]policymap.Entry // entries of the previous run
-	frozen  bool                         // no id may be changed in place, because policies come from the copy on disk only
-	moved   bool                         // this round has assigned an id or has entries to write
-	old     capacity                     // number of entries in stale
-	slots   map[uint16]slot              // slots of the endpoints of the previous run
-	nested  map[uint32]bool              // policy ids of the previous run with nested address ranges
+	current map[*policycompiler.Compiled]bool
+	last    uint32                            // last assigned id
+	stale   map[entryKey]policycompiler.Entry // entries of the previous run
+	frozen  bool                              // no id may be changed in place, because policies come from the copy on disk only
+	moved   bool                              // this round has assigned an id or has entries to write
+	old     capacity                          // number of entries in stale
+	slots   map[uint16]slot                   // slots of the endpoints of the previous run
+	nested  map[uint32]bool                   // policy ids of the previous run with nested address ranges
 	peers   peerState
 }
 
@@ -35,12 +35,12 @@ type peerState interface {
 	// mayHave reports whether a peer may be known by an identity.
 	mayHave(id uint32) bool
 	// mayMatch reports whether entries about an identity, class or address range may match a packet.
-	mayMatch(kind policymap.Kind, identity uint32) bool
+	mayMatch(kind policycompiler.Kind, identity uint32) bool
 }
 
 func newStore(maps entryMaps) *store {
-	return &store{maps: maps, byID: map[uint32]*mapPolicy{}, by: map[*policymap.Compiled]*mapPolicy{},
-		current: map[*policymap.Compiled]bool{}, last: 1}
+	return &store{maps: maps, byID: map[uint32]*mapPolicy{}, by: map[*policycompiler.Compiled]*mapPolicy{},
+		current: map[*policycompiler.Compiled]bool{}, last: 1}
 }
 
 // restore reads the entries and slots of the previous run. Its ids are not assigned again while an endpoint may have one.
@@ -51,24 +51,24 @@ func (s *store) restore() (err error) {
 	if s.slots, err = s.maps.Slots(); err != nil {
 		return err
 	}
-	s.stale, s.nested, s.last = map[entryKey]policymap.Entry{}, map[uint32]bool{}, 1
+	s.stale, s.nested, s.last = map[entryKey]policycompiler.Entry{}, map[uint32]bool{}, 1
 	for _, slot := range s.slots {
 		s.last = max(s.last, slices.Max(slot.ids[:]))
 		for i, id := range slot.ids {
-			if slot.shapes[i]&policymap.ShapeNested != 0 {
+			if slot.shapes[i]&policycompiler.ShapeNested != 0 {
 				s.nested[id] = true
 			}
 		}
 	}
 	var c cursor
 	for end := false; !end; {
-		var some map[entryKey]policymap.Entry
+		var some map[entryKey]policycompiler.Entry
 		if some, end, err = s.maps.Some(&c, batch); err != nil {
 			return err
 		}
 		for k, e := range some {
 			s.stale[k] = e
-			s.old = s.old.plus(capacityOf([]policymap.Entry{{Key: k.Key}}))
+			s.old = s.old.plus(capacityOf([]policycompiler.Entry{{Key: k.Key}}))
 			s.last = max(s.last, k.ID)
 		}
 	}
@@ -99,7 +99,7 @@ func (s *store) used() capacity {
 
 // assign assigns a policy id to each compiled policy: its current id, an id whose endpoints all change to the policy and whose entries can be changed in
 // place, an id of the previous run with the same entries, or a new one. successors has the desired policies of the endpoints that have an id now, by id.
-func (s *store) assign(wanted iter.Seq[*policymap.Compiled], successors map[uint32]successors) {
+func (s *store) assign(wanted iter.Seq[*policycompiler.Compiled], successors map[uint32]successors) {
 	s.moved = false
 	clear(s.by)
 	clear(s.current)
@@ -135,11 +135,11 @@ func (s *store) assign(wanted iter.Seq[*policymap.Compiled], successors map[uint
 }
 
 // before returns the entries of the previous run by policy id.
-func (s *store) before() map[uint32]map[policymap.Key]policymap.Entry {
-	all := map[uint32]map[policymap.Key]policymap.Entry{}
+func (s *store) before() map[uint32]map[policycompiler.Key]policycompiler.Entry {
+	all := map[uint32]map[policycompiler.Key]policycompiler.Entry{}
 	for k, e := range s.stale {
 		if all[k.ID] == nil {
-			all[k.ID] = map[policymap.Key]policymap.Entry{}
+			all[k.ID] = map[policycompiler.Key]policycompiler.Entry{}
 		}
 		all[k.ID][k.Key] = e
 	}
@@ -148,7 +148,7 @@ func (s *store) before() map[uint32]map[policymap.Key]policymap.Entry {
 
 // reuse reuses an id of the previous run whose entries equal c, if c is the desired policy of all its endpoints. So after a restart unchanged policies need
 // no second copy in the maps.
-func (s *store) reuse(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32]successors) *mapPolicy {
+func (s *store) reuse(c *policycompiler.Compiled, before map[uint32]map[policycompiler.Key]policycompiler.Entry, successors map[uint32]successors) *mapPolicy {
 	for _, id := range slices.Sorted(maps.Keys(before)) {
 		next := successors[id]
 		if !next.only(c) || !same(before[id], c) {
@@ -158,8 +158,8 @@ func (s *store) reuse(c *policymap.Compiled, before map[uint32]map[policymap.Key
 		h := &mapPolicy{id: id, users: next.users(), broken: true}
 		for k, e := range before[id] {
 			delete(s.stale, entryKey{id, k})
-			s.old = s.old.minus(capacityOf([]policymap.Entry{e}))
-			h.reserve([]policymap.Entry{e})
+			s.old = s.old.minus(capacityOf([]policycompiler.Entry{e}))
+			h.reserve([]policycompiler.Entry{e})
 		}
 		delete(before, id)
 		s.byID[id] = h
@@ -169,7 +169,7 @@ func (s *store) reuse(c *policymap.Compiled, before map[uint32]map[policymap.Key
 }
 
 // same reports whether entries have the same keys and verdicts as c.
-func same(before map[policymap.Key]policymap.Entry, c *policymap.Compiled) bool {
+func same(before map[policycompiler.Key]policycompiler.Entry, c *policycompiler.Compiled) bool {
 	n := 0
 	for e := range c.Entries() {
 		have, found := before[e.Key]
@@ -183,7 +183,7 @@ func same(before map[policymap.Key]policymap.Entry, c *policymap.Compiled) bool 
 
 // findUpdatable returns an id whose endpoints all change to c and whose policy can be changed to c in place, nil if there is none. It skips an id whose policy is
 // still desired by an endpoint: that endpoint would have no id until the next round.
-func (s *store) findUpdatable(c *policymap.Compiled, successors map[uint32]successors) *mapPolicy {
+func (s *store) findUpdatable(c *policycompiler.Compiled, successors map[uint32]successors) *mapPolicy {
 	if s.frozen {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (s *store) findUpdatable(c *policymap.Compiled, successors map[uint32]succe
 // inPlace reports whether from can be changed to to entry by entry, without a moment in which a packet is allowed that neither policy allows, or denied that
 // neither policy denies. This is the case if all changes open or all changes narrow. Entries about peers that no policy knows yet, or about deleted ones, do
 // not count.
-func (s *store) inPlace(from, to *policymap.Compiled) bool {
+func (s *store) inPlace(from, to *policycompiler.Compiled) bool {
 	if to.Shape()&^from.Shape() != 0 {
 		return false // the datapath does not look up keys of the new shape
 	}
@@ -217,23 +217,23 @@ func (s *store) inPlace(from, to *policymap.Compiled) bool {
 }
 
 // anyKnown reports whether an entry with the verdict may match a peer.
-func (s *store) anyKnown(list []policymap.Entry, deny bool) bool {
-	return slices.ContainsFunc(list, func(e policymap.Entry) bool { return e.Deny == deny && !s.fresh(e.Kind, e.Identity) })
+func (s *store) anyKnown(list []policycompiler.Entry, deny bool) bool {
+	return slices.ContainsFunc(list, func(e policycompiler.Entry) bool { return e.Deny == deny && !s.fresh(e.Kind, e.Identity) })
 }
 
 // anyStop reports whether a stop entry is about an address range that a peer may have. Such an entry excludes the entries about the ranges around it, so it
 // opens denied ports and narrows allowed ones.
-func (s *store) anyStop(list []policymap.Entry) bool {
-	return slices.ContainsFunc(list, func(e policymap.Entry) bool { return e.IsStop() && !s.fresh(e.Kind, e.Identity) })
+func (s *store) anyStop(list []policycompiler.Entry) bool {
+	return slices.ContainsFunc(list, func(e policycompiler.Entry) bool { return e.IsStop() && !s.fresh(e.Kind, e.Identity) })
 }
 
 // narrows reports whether a change may deny packets of known peers that were allowed.
-func (s *store) narrows(d policymap.Diff) bool {
+func (s *store) narrows(d policycompiler.Diff) bool {
 	return len(d.Changed) > 0 || s.anyKnown(d.AddedDenies, true) || s.anyKnown(d.Removed, false)
 }
 
 // fresh reports whether no peer has an identity yet, or any longer, so that entries about it match no packet.
-func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
+func (s *store) fresh(kind policycompiler.Kind, identity uint32) bool {
 	return !s.peers.mayMatch(kind, identity)
 }
 
@@ -243,7 +243,7 @@ func (s *store) free(h *mapPolicy) error {
 	if h.is != nil {
 		list = slices.AppendSeq(list, h.is.Entries())
 	}
-	slices.SortStableFunc(list, func(a, b policymap.Entry) int { return deniesFirst(b, a) })
+	slices.SortStableFunc(list, func(a, b policycompiler.Entry) int { return deniesFirst(b, a) })
 	if err := s.remove(h, list); err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (s *store) sweep(used map[uint32]successors) error {
 				return fmt.Errorf("delete an entry of policy %d of the previous run: %w", k.ID, err)
 			}
 			delete(s.stale, k)
-			s.old = s.old.minus(capacityOf([]policymap.Entry{e}))
+			s.old = s.old.minus(capacityOf([]policycompiler.Entry{e}))
 		}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -55,7 +55,7 @@ func (in *inputs) followLabels(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 // subject gives an endpoint of this node to the resolver: the labels by which policies select it, and the names of its ports.
 func (in *inputs) subject(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
 	in.marked[ep.ID] = true
-	in.resolver.UpsertSubject(policymap.Subject{ID: ep.ID, Labels: in.labels(txn, ep), Ports: portsOf(ep.Ports)})
+	in.resolver.UpsertSubject(policycompiler.Subject{ID: ep.ID, Labels: in.labels(txn, ep), Ports: portsOf(ep.Ports)})
 }
 
 // labels returns the labels by which policies select an endpoint. The labels of its pod and namespace in the same snapshot take precedence over the

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
@@ -28,7 +28,7 @@ type verifier struct {
 	*controller
 	next    uint32 // policy id with which the next run continues
 	entries cursor
-	keys    map[uint32]map[policymap.Key]bool // keys that the maps may have, of the policies that this run has checked
+	keys    map[uint32]map[policycompiler.Key]bool // keys that the maps may have, of the policies that this run has checked
 }
 
 // differences are the results of one comparison. Rows that have changed since the snapshot before are not marked.
@@ -82,7 +82,7 @@ func (v *verifier) look(ctx context.Context) (d differences, err error) {
 	if err := errors.Join(v.comparePolicies(&d), v.compareRanges(&d), v.repairIdentities(), v.repairClasses()); err != nil {
 		return d, err
 	}
-	v.keys = map[uint32]map[policymap.Key]bool{}
+	v.keys = map[uint32]map[policycompiler.Key]bool{}
 	found, _, err := v.Entries.Some(&v.entries, slice)
 	for k := range found {
 		if !v.wanted(k) {
@@ -186,12 +186,12 @@ func (v *verifier) wanted(k entryKey) bool {
 }
 
 // keysOf returns the keys that the maps may have of a policy id.
-func (v *verifier) keysOf(h *mapPolicy) map[policymap.Key]bool {
-	keys := map[policymap.Key]bool{}
+func (v *verifier) keysOf(h *mapPolicy) map[policycompiler.Key]bool {
+	keys := map[policycompiler.Key]bool{}
 	if h == nil {
 		return keys
 	}
-	for _, c := range []*policymap.Compiled{h.is, h.target} {
+	for _, c := range []*policycompiler.Compiled{h.is, h.target} {
 		if c != nil {
 			for e := range c.Entries() {
 				keys[e.Key] = true
@@ -208,7 +208,7 @@ func (v *verifier) keysOf(h *mapPolicy) map[policymap.Key]bool {
 func (v *verifier) prune(ctx context.Context, unowned []entryKey) {
 	v.lock(ctx)
 	defer v.mu.Unlock()
-	v.keys = map[uint32]map[policymap.Key]bool{}
+	v.keys = map[uint32]map[policycompiler.Key]bool{}
 	for _, k := range unowned {
 		if !v.wanted(k) {
 			if err := v.Entries.Delete(k.ID, k.Key); err != nil {

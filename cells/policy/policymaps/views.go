@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
@@ -36,7 +36,7 @@ func (v view) published() *endpointpolicies.EndpointPolicy {
 }
 
 // successors counts the directions of the endpoints with one policy id, by desired policy.
-type successors map[*policymap.Compiled]int
+type successors map[*policycompiler.Compiled]int
 
 // users returns the number of directions.
 func (s successors) users() (n int) {
@@ -47,20 +47,20 @@ func (s successors) users() (n int) {
 }
 
 // only reports whether c is the desired policy of all directions.
-func (s successors) only(c *policymap.Compiled) bool { return len(s) == 1 && s[c] > 0 }
+func (s successors) only(c *policycompiler.Compiled) bool { return len(s) == 1 && s[c] > 0 }
 
 // views has the view of each endpoint, and sums over all views. [views.put] updates the sums, so that a round costs as much as its changes.
 type views struct {
 	by         map[uint16]view
-	compiled   map[*policymap.Compiled]int // number of directions with this desired policy, except policies that allow everything
-	successors map[uint32]successors       // by policy id
-	identities map[uint32]int              // number of rows with the identity
-	untaken    map[uint16]bool             // endpoints whose row the datapath has not applied
-	restored   map[uint16]bool             // endpoints with a policy of the previous run; true for an endpoint with the identity of that run
+	compiled   map[*policycompiler.Compiled]int // number of directions with this desired policy, except policies that allow everything
+	successors map[uint32]successors            // by policy id
+	identities map[uint32]int                   // number of rows with the identity
+	untaken    map[uint16]bool                  // endpoints whose row the datapath has not applied
+	restored   map[uint16]bool                  // endpoints with a policy of the previous run; true for an endpoint with the identity of that run
 }
 
 func newViews() *views {
-	return &views{by: map[uint16]view{}, compiled: map[*policymap.Compiled]int{}, successors: map[uint32]successors{},
+	return &views{by: map[uint16]view{}, compiled: map[*policycompiler.Compiled]int{}, successors: map[uint32]successors{},
 		identities: map[uint32]int{}, untaken: map[uint16]bool{}, restored: map[uint16]bool{}}
 }
 

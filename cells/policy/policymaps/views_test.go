@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -229,7 +229,7 @@ func compareRounds(t *testing.T, random *rand.Rand) {
 func TestViews_SumsMatchViews(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
-	list := []*policymap.Compiled{nil, {}, {}, {}}
+	list := []*policycompiler.Compiled{nil, {}, {}, {}}
 	s, now := newViews(), map[uint16]view{}
 	for range 2000 {
 		id, v := uint16(random.IntN(6)), view{}
@@ -264,11 +264,11 @@ func TestViews_SumsMatchViews(t *testing.T) {
 func TestAssign_PolicyReusedInRound_GetsID(t *testing.T) {
 	t.Parallel()
 	for range 50 { // the order of the policies is random
-		before, next := &policymap.Compiled{}, &policymap.Compiled{}
+		before, next := &policycompiler.Compiled{}, &policycompiler.Compiled{}
 		s := newStore(nil)
 		s.alive = func() {}
 		s.byID[7] = &mapPolicy{id: 7, is: before}
-		s.assign(maps.Keys(map[*policymap.Compiled]int{before: 1, next: 1}), map[uint32]successors{7: {next: 1}})
+		s.assign(maps.Keys(map[*policycompiler.Compiled]int{before: 1, next: 1}), map[uint32]successors{7: {next: 1}})
 		require.NotNil(t, s.by[before])
 		require.NotNil(t, s.by[next])
 		require.NotEqual(t, s.by[before].id, s.by[next].id)

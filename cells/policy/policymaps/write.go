@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
 // errFull is the reason for a policy that does not fit into the maps.
@@ -17,7 +17,7 @@ var errFull = errors.New("the maps are full")
 func (s *store) write() {
 	var work []*mapPolicy
 	for _, h := range s.byID {
-		h.err, h.open, h.change = nil, false, policymap.Diff{}
+		h.err, h.open, h.change = nil, false, policycompiler.Diff{}
 		if h.target != nil && !h.complete(h.target) {
 			h.change = h.target.Diff(h.is)
 			work, s.moved = append(work, h), true
@@ -51,7 +51,7 @@ func (s *store) apply(h *mapPolicy) {
 		s.reject(h, need)
 		return
 	}
-	var remains []policymap.Entry // entries of incomplete changes
+	var remains []policycompiler.Entry // entries of incomplete changes
 	if len(h.extra) > 0 {
 		remains = h.beyond()
 	}
@@ -79,9 +79,9 @@ func (s *store) apply(h *mapPolicy) {
 
 // shrink removes the entries that the target does not have and the remains of other changes, allows before denies. Until the id has its target, it counts as
 // broken, because entries of is may be missing.
-func (s *store) shrink(h *mapPolicy, remains []policymap.Entry) error {
+func (s *store) shrink(h *mapPolicy, remains []policycompiler.Entry) error {
 	remove := slices.Concat(h.change.Removed, remains)
-	slices.SortStableFunc(remove, func(a, b policymap.Entry) int { return deniesFirst(b, a) })
+	slices.SortStableFunc(remove, func(a, b policycompiler.Entry) int { return deniesFirst(b, a) })
 	if err := s.remove(h, remove); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (s *store) reject(h *mapPolicy, need capacity) {
 }
 
 // put writes entries of an id.
-func (s *store) put(h *mapPolicy, list []policymap.Entry) error {
+func (s *store) put(h *mapPolicy, list []policycompiler.Entry) error {
 	for _, e := range list {
 		if err := s.maps.Put(h.id, e); err != nil {
 			h.broken = true
@@ -122,7 +122,7 @@ func (s *store) put(h *mapPolicy, list []policymap.Entry) error {
 	return nil
 }
 
-func (s *store) remove(h *mapPolicy, list []policymap.Entry) error {
+func (s *store) remove(h *mapPolicy, list []policycompiler.Entry) error {
 	for _, e := range list {
 		if err := s.maps.Delete(h.id, e.Key); err != nil {
 			h.broken = true
@@ -142,7 +142,7 @@ func (s *store) inheritRange(parent, child uint32) error {
 		if h.is == nil || s.current[h.is] || h.is.Nested() {
 			continue
 		}
-		var inherited []policymap.Entry
+		var inherited []policycompiler.Entry
 		for e := range h.is.Entries() {
 			inherited = inherit(inherited, e, parent, child)
 		}
@@ -161,8 +161,8 @@ func (s *store) inheritRange(parent, child uint32) error {
 	return s.inheritStale(parent, child)
 }
 
-func inherit(inherited []policymap.Entry, e policymap.Entry, parent, child uint32) []policymap.Entry {
-	if e.Identity != parent || e.Kind != policymap.CIDR && e.Kind != policymap.CIDROutside {
+func inherit(inherited []policycompiler.Entry, e policycompiler.Entry, parent, child uint32) []policycompiler.Entry {
+	if e.Identity != parent || e.Kind != policycompiler.CIDR && e.Kind != policycompiler.CIDROutside {
 		return inherited
 	}
 	e.Identity = child
@@ -180,7 +180,7 @@ func (s *store) inheritStale(parent, child uint32) error {
 			if _, there := s.stale[inherited]; there {
 				continue
 			}
-			need := capacityOf([]policymap.Entry{e})
+			need := capacityOf([]policycompiler.Entry{e})
 			if !need.fits(s.capacity.minus(s.used())) {
 				return fmt.Errorf("policy %d of the previous run, which is still in use, does not know an address range: %w", k.ID, errFull)
 			}

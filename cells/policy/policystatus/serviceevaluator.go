@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policyqueue"
+	"github.com/waggle-net/waggle/pkg/policy/policyqueue"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
 // Policy is one policy id. Endpoints with the same policies share it. It is never changed in place.
@@ -22,7 +22,7 @@ type Policy struct {
 	Policies []string `json:"policies,omitempty"`
 	Users    int      `json:"users"` // number of endpoint directions that use it; 0 before its removal
 	// Compiled is the policy's contents in the maps.
-	Compiled *policymap.Compiled `json:"-" yaml:"-"`
+	Compiled *policycompiler.Compiled `json:"-" yaml:"-"`
 	// Status is Done when the maps hold the whole policy, Pending after entries were found changed, and Error when the kernel or the size of a map
 	// prevented a write.
 	Status reconciler.Status `json:"status"`

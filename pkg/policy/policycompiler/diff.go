@@ -1,4 +1,4 @@
-package policymap
+package policycompiler
 
 // Diff holds the changes that turn one [Compiled] into another.
 type Diff struct {

@@ -1,4 +1,4 @@
-package policymap
+package policycompiler
 
 // Kind is the kind of peer of an entry. The datapath uses the same numbers.
 type Kind uint8

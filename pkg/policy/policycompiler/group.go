@@ -1,4 +1,4 @@
-package policymap
+package policycompiler
 
 // entry is an [Entry] without its kind and identity.
 type entry struct {

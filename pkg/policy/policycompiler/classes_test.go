@@ -1,4 +1,4 @@
-package policymap
+package policycompiler
 
 import (
 	"fmt"
