@@ -3,7 +3,7 @@ package clusternodes
 import (
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -60,13 +60,13 @@ func Unresolved(txn statedb.ReadTxn, objects statedb.Table[*k8s.Node], ciliumNod
 // Rows keeps the rows of the table nodes as of a snapshot, so that a reader of a change has the previous row. Only one goroutine may use it.
 type Rows struct {
 	table   statedb.Table[*tables.Node]
-	changes *changes.Feed[*tables.Node]
+	changes *changefeed.Feed[*tables.Node]
 	all     map[string]*tables.Node
 }
 
 // FollowRows returns an empty Rows; the first [Rows.UpTo] adds all existing rows. The transaction must hold the lock of the table.
 func FollowRows(txn statedb.WriteTxn, table statedb.Table[*tables.Node]) (*Rows, error) {
-	feed, err := changes.Follow(txn, table)
+	feed, err := changefeed.Follow(txn, table)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
@@ -29,10 +29,10 @@ type Marks map[uint16]bool
 
 // Feed follows the changes of [Tables].
 type Feed struct {
-	endpoints *changes.Feed[*endpoints.Endpoint]
-	facts     *changes.Feed[*bpfendpoints.Facts]
-	links     *changes.Feed[*bpfendpoints.Link]
-	addresses *changes.Feed[*bpfendpoints.Address]
+	endpoints *changefeed.Feed[*endpoints.Endpoint]
+	facts     *changefeed.Feed[*bpfendpoints.Facts]
+	links     *changefeed.Feed[*bpfendpoints.Link]
+	addresses *changefeed.Feed[*bpfendpoints.Address]
 }
 
 // Subscribe returns a feed whose first [Feed.Next] marks the endpoints of all existing rows.
@@ -40,10 +40,10 @@ func Subscribe(db *statedb.DB, t Tables) (f Feed, err error) {
 	txn := db.WriteTxn(t.Endpoints, t.Facts, t.Links, t.Addresses)
 	defer txn.Commit()
 	var errs [4]error
-	f.endpoints, errs[0] = changes.Follow(txn, t.Endpoints)
-	f.facts, errs[1] = changes.Follow(txn, t.Facts)
-	f.links, errs[2] = changes.Follow(txn, t.Links)
-	f.addresses, errs[3] = changes.Follow(txn, t.Addresses)
+	f.endpoints, errs[0] = changefeed.Follow(txn, t.Endpoints)
+	f.facts, errs[1] = changefeed.Follow(txn, t.Facts)
+	f.links, errs[2] = changefeed.Follow(txn, t.Links)
+	f.addresses, errs[3] = changefeed.Follow(txn, t.Addresses)
 	return f, errors.Join(errs[:]...)
 }
 

@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
@@ -14,18 +14,18 @@ type Follower struct {
 	*Network
 	routes        statedb.Table[*devices.Route]
 	links         statedb.Table[*devices.Device]
-	routeChanges  *changes.Feed[*devices.Route]
-	deviceChanges *changes.Feed[*devices.Device]
+	routeChanges  *changefeed.Feed[*devices.Route]
+	deviceChanges *changefeed.Feed[*devices.Device]
 }
 
 // Follow returns a follower with an empty network; the first [Follower.UpTo] reads all rows. The transaction must hold the locks of both tables.
 func Follow(txn statedb.WriteTxn, routes statedb.Table[*devices.Route], links statedb.Table[*devices.Device]) (*Follower, error) {
 	f := &Follower{Network: Read(nil, nil), routes: routes, links: links}
 	var err error
-	if f.routeChanges, err = changes.Follow(txn, routes); err != nil {
+	if f.routeChanges, err = changefeed.Follow(txn, routes); err != nil {
 		return nil, err
 	}
-	if f.deviceChanges, err = changes.Follow(txn, links); err != nil {
+	if f.deviceChanges, err = changefeed.Follow(txn, links); err != nil {
 		f.routeChanges.Close()
 		return nil, err
 	}

@@ -309,7 +309,7 @@ func TestDumpsGoThroughTheWrapper(t *testing.T) {
 func TestChangesGoThroughTheFeed(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
-		if f.dir == "pkg/changes" || f.test() {
+		if f.dir == "pkg/changefeed" || f.test() {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -318,7 +318,7 @@ func TestChangesGoThroughTheFeed(t *testing.T) {
 				return true
 			}
 			if x, ok := call.Fun.(*ast.SelectorExpr); ok && x.Sel.Name == "Changes" {
-				t.Errorf("%s: follow tables with pkg/changes, which hands over all that a snapshot has", f.at(n.Pos()))
+				t.Errorf("%s: follow tables with pkg/changefeed, which hands over all that a snapshot has", f.at(n.Pos()))
 			}
 			return true
 		})

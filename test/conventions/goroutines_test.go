@@ -74,7 +74,7 @@ func goStatements(root ast.Node) (found []token.Pos) {
 
 // behaviour lists packages that code uses which waits, locks, or works on the system. A package of a table defines rows, their indexes and their text.
 var behaviour = []string{"context", "sync", "sync/atomic", "os", "io", "net", "net/http", "log/slog", "github.com/cilium/hive/cell", "github.com/cilium/hive/job",
-	module + "pkg/heartbeat", module + "pkg/loop", module + "pkg/rows", module + "pkg/changes"}
+	module + "pkg/heartbeat", module + "pkg/loop", module + "pkg/rows", module + "pkg/changefeed"}
 
 // waits is the only package of a table that waits for its rows: the jobs of the leader wait for the row of the Lease, with the rule that says when it counts.
 const waits = "pkg/tables/leadership"

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
@@ -41,7 +41,7 @@ func registerNodeHealth(jobs job.Group, p nodeHealthParams) error {
 		return nil
 	}
 	txn := p.DB.WriteTxn(p.Paths)
-	feed, err := changes.Follow(txn, p.Paths)
+	feed, err := changefeed.Follow(txn, p.Paths)
 	txn.Commit()
 	if err != nil {
 		return err

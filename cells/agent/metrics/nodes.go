@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -36,7 +36,7 @@ func registerNodes(jobs job.Group, p nodeParams) error {
 		return nil
 	}
 	txn := p.DB.WriteTxn(p.Nodes)
-	feed, err := changes.Follow(txn, p.Nodes)
+	feed, err := changefeed.Follow(txn, p.Nodes)
 	txn.Commit()
 	if err != nil {
 		return err

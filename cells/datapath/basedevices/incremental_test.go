@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
@@ -39,7 +39,7 @@ func (w settingsOf) Update(_ string, put []sysctls.Setting, remove []string) err
 type pods struct {
 	db    *statedb.DB
 	table statedb.RWTable[*endpoints.Endpoint]
-	feed  *changes.Feed[*endpoints.Endpoint]
+	feed  *changefeed.Feed[*endpoints.Endpoint]
 	node  *localnode.LocalNode
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -70,10 +70,10 @@ func (p *podLinks) run(ctx context.Context, health cell.Health) error {
 }
 
 // follow subscribes to endpoints. The feed starts with all existing rows.
-func follow(db *statedb.DB, table statedb.Table[*endpoints.Endpoint]) (*changes.Feed[*endpoints.Endpoint], error) {
+func follow(db *statedb.DB, table statedb.Table[*endpoints.Endpoint]) (*changefeed.Feed[*endpoints.Endpoint], error) {
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
-	feed, err := changes.Follow(txn, table)
+	feed, err := changefeed.Follow(txn, table)
 	if err != nil {
 		return nil, fmt.Errorf("follow endpoints: %w", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/serving"
@@ -24,7 +24,7 @@ type served struct {
 	answers answers
 
 	mu        sync.Mutex // guards the fields below
-	changes   *changes.Feed[*frontends.Frontend]
+	changes   *changefeed.Feed[*frontends.Frontend]
 	addresses map[uint32]loadbalancer.Address // of frontends by id; the frontend may be removed, or have another id
 	closed    bool                            // the agent stops; services are unknown from now on
 }
@@ -66,7 +66,7 @@ func (s *served) now(db *statedb.DB) (*snapshot, error) {
 	}
 	if s.changes == nil {
 		write := db.WriteTxn(s.tables.Frontends)
-		feed, err := changes.Follow(write, s.tables.Frontends)
+		feed, err := changefeed.Follow(write, s.tables.Frontends)
 		write.Commit()
 		if err != nil {
 			return nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -47,7 +47,7 @@ type known struct {
 
 func (w linkWatch) run(ctx context.Context, health cell.Health) error {
 	txn := w.Drift.DB.WriteTxn(w.Devices)
-	feed, err := changes.Follow(txn, w.Devices)
+	feed, err := changefeed.Follow(txn, w.Devices)
 	txn.Commit()
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -17,10 +17,10 @@ import (
 
 // feed follows the rows from which objects are computed.
 type feed struct {
-	endpoints *changes.Feed[*endpoints.Endpoint]
-	of        *changes.Feed[*identities.EndpointIdentity]
-	states    *changes.Feed[*endpointstates.EndpointState]
-	pods      *changes.Feed[*k8s.Pod]
+	endpoints *changefeed.Feed[*endpoints.Endpoint]
+	of        *changefeed.Feed[*identities.EndpointIdentity]
+	states    *changefeed.Feed[*endpointstates.EndpointState]
+	pods      *changefeed.Feed[*k8s.Pod]
 }
 
 // subscribe starts with all existing rows.
@@ -29,10 +29,10 @@ func (c *controller) subscribe() error {
 	txn := c.DB.WriteTxn(c.Endpoints, c.Of, c.States, c.Pods)
 	defer txn.Commit()
 	var errs [4]error
-	c.feed.endpoints, errs[0] = changes.Follow(txn, c.Endpoints)
-	c.feed.of, errs[1] = changes.Follow(txn, c.Of)
-	c.feed.states, errs[2] = changes.Follow(txn, c.States)
-	c.feed.pods, errs[3] = changes.Follow(txn, c.Pods)
+	c.feed.endpoints, errs[0] = changefeed.Follow(txn, c.Endpoints)
+	c.feed.of, errs[1] = changefeed.Follow(txn, c.Of)
+	c.feed.states, errs[2] = changefeed.Follow(txn, c.States)
+	c.feed.pods, errs[3] = changefeed.Follow(txn, c.Pods)
 	if err := errors.Join(errs[:]...); err != nil {
 		return fmt.Errorf("follow endpoints and their pods: %w", err)
 	}

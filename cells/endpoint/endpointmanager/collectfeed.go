@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -22,9 +22,9 @@ import (
 type collectFeed struct {
 	collector
 
-	links     *changes.Feed[*devices.Device]
-	endpoints *changes.Feed[*endpoints.Endpoint]
-	pods      *changes.Feed[*k8s.Pod]
+	links     *changefeed.Feed[*devices.Device]
+	endpoints *changefeed.Feed[*endpoints.Endpoint]
+	pods      *changefeed.Feed[*k8s.Pod]
 	others    [2]statedb.Revision // revisions of sources and servers in the last call of next
 	looked    time.Time           // time at which all endpoints were marked last
 	of        map[int]map[uint16]bool
@@ -38,9 +38,9 @@ func (c collector) follow() (*collectFeed, error) {
 	txn := m.db.WriteTxn(c.Devices, m.endpoints, m.pods)
 	defer txn.Commit()
 	var errs [3]error
-	f.links, errs[0] = changes.Follow(txn, c.Devices)
-	f.endpoints, errs[1] = changes.Follow(txn, statedb.Table[*endpoints.Endpoint](m.endpoints))
-	f.pods, errs[2] = changes.Follow(txn, m.pods)
+	f.links, errs[0] = changefeed.Follow(txn, c.Devices)
+	f.endpoints, errs[1] = changefeed.Follow(txn, statedb.Table[*endpoints.Endpoint](m.endpoints))
+	f.pods, errs[2] = changefeed.Follow(txn, m.pods)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("follow endpoints, their links and their pods: %w", err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -17,9 +17,9 @@ import (
 // labelFeed finds the endpoints whose labels or ports may differ from their pods' labels and ports, so that the cost of an ADD does not grow with the number of
 // endpoints. The manager's mu guards it.
 type labelFeed struct {
-	endpoints  *changes.Feed[*endpoints.Endpoint]
-	pods       *changes.Feed[*k8s.Pod]
-	namespaces *changes.Feed[*k8s.Namespace]
+	endpoints  *changefeed.Feed[*endpoints.Endpoint]
+	pods       *changefeed.Feed[*k8s.Pod]
+	namespaces *changefeed.Feed[*k8s.Namespace]
 	sources    statedb.Revision // revision of the table in the last pass
 	whole      time.Time        // time at which all endpoints were marked last
 	incomplete map[uint16]error // endpoints with missing labels
@@ -31,9 +31,9 @@ func (m *manager) newLabelFeed() (*labelFeed, error) {
 	txn := m.db.WriteTxn(m.endpoints, m.pods, m.namespaces)
 	defer txn.Commit()
 	var errs [3]error
-	f.endpoints, errs[0] = changes.Follow(txn, m.endpoints)
-	f.pods, errs[1] = changes.Follow(txn, m.pods)
-	f.namespaces, errs[2] = changes.Follow(txn, m.namespaces)
+	f.endpoints, errs[0] = changefeed.Follow(txn, m.endpoints)
+	f.pods, errs[1] = changefeed.Follow(txn, m.pods)
+	f.namespaces, errs[2] = changefeed.Follow(txn, m.namespaces)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("follow endpoints and their pods: %w", err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -16,8 +16,8 @@ import (
 
 // feed follows endpoints and their policies.
 type feed struct {
-	endpoints *changes.Feed[*endpoints.Endpoint]
-	policies  *changes.Feed[*endpointpolicies.EndpointPolicy]
+	endpoints *changefeed.Feed[*endpoints.Endpoint]
+	policies  *changefeed.Feed[*endpointpolicies.EndpointPolicy]
 }
 
 // follow subscribes to endpoints and policies. The feeds start with all existing rows.
@@ -25,8 +25,8 @@ func (c controller) follow() (f feed, err error) {
 	txn := c.DB.WriteTxn(c.Endpoints, c.Policies)
 	defer txn.Commit()
 	var err1, err2 error
-	f.endpoints, err1 = changes.Follow(txn, c.Endpoints)
-	f.policies, err2 = changes.Follow(txn, c.Policies)
+	f.endpoints, err1 = changefeed.Follow(txn, c.Endpoints)
+	f.policies, err2 = changefeed.Follow(txn, c.Policies)
 	return f, errors.Join(err1, err2)
 }
 

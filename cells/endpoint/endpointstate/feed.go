@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -18,20 +18,20 @@ import (
 // feed follows the rows of endpoints, their attachments, identities, policies and ipcache entries.
 type feed struct {
 	endpointfeed.Feed
-	attachments *changes.Feed[*attachments.Attachment]
-	identities  *changes.Feed[*identities.EndpointIdentity]
-	policies    *changes.Feed[*endpointpolicies.EndpointPolicy]
-	ipcache     *changes.Feed[*ipcache.Entry]
+	attachments *changefeed.Feed[*attachments.Attachment]
+	identities  *changefeed.Feed[*identities.EndpointIdentity]
+	policies    *changefeed.Feed[*endpointpolicies.EndpointPolicy]
+	ipcache     *changefeed.Feed[*ipcache.Entry]
 }
 
 // subscribe starts with all existing rows: the first batch of changes is a full pass.
 func (c *controller) subscribe() (f feed, err error) {
 	txn := c.DB.WriteTxn(c.Attachments, c.Identities, c.Policies, c.Ipcache)
 	var errs [5]error
-	f.attachments, errs[0] = changes.Follow(txn, c.Attachments)
-	f.identities, errs[1] = changes.Follow(txn, c.Identities)
-	f.policies, errs[2] = changes.Follow(txn, c.Policies)
-	f.ipcache, errs[3] = changes.Follow(txn, c.Ipcache)
+	f.attachments, errs[0] = changefeed.Follow(txn, c.Attachments)
+	f.identities, errs[1] = changefeed.Follow(txn, c.Identities)
+	f.policies, errs[2] = changefeed.Follow(txn, c.Policies)
+	f.ipcache, errs[3] = changefeed.Follow(txn, c.Ipcache)
 	txn.Commit()
 	f.Feed, errs[4] = endpointfeed.Subscribe(c.DB, endpointfeed.Tables{
 		Endpoints: c.Endpoints, Facts: c.Facts, Links: c.Links, Addresses: c.Addresses})

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
@@ -97,10 +97,10 @@ func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(conte
 }
 
 // followAddresses subscribes to addresses. The feed starts with all existing rows.
-func (a *allocator) followAddresses() (*changes.Feed[address], error) {
+func (a *allocator) followAddresses() (*changefeed.Feed[address], error) {
 	txn := a.db.WriteTxn(a.table)
 	defer txn.Commit()
-	feed, err := changes.Follow(txn, a.table)
+	feed, err := changefeed.Follow(txn, a.table)
 	if err != nil {
 		return nil, fmt.Errorf("follow addresses: %w", err)
 	}

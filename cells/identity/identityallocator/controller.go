@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -33,8 +33,8 @@ type controller struct {
 	local    map[uint32]bool      // identities that only this node has
 	complete bool                 // both tables are initialized
 	whole    time.Time            // time at which all endpoints were last marked; zero for never since the subscription
-	mirror   *changes.Feed[*cilium.Identity]
-	rows     *changes.Feed[*endpoints.Endpoint]
+	mirror   *changefeed.Feed[*cilium.Identity]
+	rows     *changefeed.Feed[*endpoints.Endpoint]
 }
 
 // outcome is the identity of the endpoints of one label set.
@@ -113,10 +113,10 @@ func (c *controller) subscribe() (err error) {
 	txn := c.DB.WriteTxn(c.CRDs, c.Endpoints)
 	defer txn.Commit()
 	c.whole = time.Time{}
-	if c.mirror, err = changes.Follow(txn, c.CRDs); err != nil {
+	if c.mirror, err = changefeed.Follow(txn, c.CRDs); err != nil {
 		return err
 	}
-	if c.rows, err = changes.Follow(txn, c.Endpoints); err != nil {
+	if c.rows, err = changefeed.Follow(txn, c.Endpoints); err != nil {
 		c.mirror.Close()
 	}
 	return err

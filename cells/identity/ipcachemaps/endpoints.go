@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -82,11 +82,11 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 }
 
 // subscribe follows endpoints and policies. The feeds start with all existing rows.
-func (l local) subscribe() (rows *changes.Feed[*endpoints.Endpoint], published *changes.Feed[*endpointpolicies.EndpointPolicy], err error) {
+func (l local) subscribe() (rows *changefeed.Feed[*endpoints.Endpoint], published *changefeed.Feed[*endpointpolicies.EndpointPolicy], err error) {
 	txn := l.DB.WriteTxn(l.Endpoints, l.Policies)
 	defer txn.Commit()
-	rows, err1 := changes.Follow(txn, l.Endpoints)
-	published, err2 := changes.Follow(txn, l.Policies)
+	rows, err1 := changefeed.Follow(txn, l.Endpoints)
+	published, err2 := changefeed.Follow(txn, l.Policies)
 	return rows, published, errors.Join(err1, err2)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -72,8 +72,8 @@ type follower struct {
 	nodes
 	db       *statedb.DB
 	writer   *writer
-	ids      *changes.Feed[*nodeids.NodeID]
-	addrs    *changes.Feed[*nodetable.Node]
+	ids      *changefeed.Feed[*nodeids.NodeID]
+	addrs    *changefeed.Feed[*nodetable.Node]
 	known    map[string]known // by name of the node
 	complete bool             // all ids were known in the last round
 }
@@ -112,11 +112,11 @@ func (f *follower) subscribe() (err error) {
 	}
 	txn := f.db.WriteTxn(f.IDs, f.Nodes)
 	defer txn.Commit()
-	ids, err := changes.Follow(txn, f.IDs)
+	ids, err := changefeed.Follow(txn, f.IDs)
 	if err != nil {
 		return err
 	}
-	addrs, err := changes.Follow(txn, f.Nodes)
+	addrs, err := changefeed.Follow(txn, f.Nodes)
 	if err != nil {
 		ids.Close()
 		return err

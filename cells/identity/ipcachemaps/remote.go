@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/printable"
@@ -55,8 +55,8 @@ type remote struct {
 
 	claimChecker
 	pods
-	changes  *changes.Feed[*cilium.Endpoint]
-	here     *changes.Feed[*endpoints.Endpoint]
+	changes  *changefeed.Feed[*cilium.Endpoint]
+	here     *changefeed.Feed[*endpoints.Endpoint]
 	addrs    map[uint16][2]netip.Addr // addresses of the endpoints of this node, by local id
 	pending  map[netip.Addr]struct{}  // addresses whose identity not all policies include yet
 	rejected map[netip.Addr]rejection
@@ -126,8 +126,8 @@ func (r *remote) subscribe() error {
 	txn := r.DB.WriteTxn(r.Pods, r.Local, r.Nodes)
 	defer txn.Commit()
 	var errs [3]error
-	r.changes, errs[0] = changes.Follow(txn, r.Pods)
-	r.here, errs[1] = changes.Follow(txn, r.Local)
+	r.changes, errs[0] = changefeed.Follow(txn, r.Pods)
+	r.here, errs[1] = changefeed.Follow(txn, r.Local)
 	r.claimChecker.nodes, errs[2] = clusternodes.Follow(txn, r.Nodes)
 	if err := errors.Join(errs[:]...); err != nil {
 		r.close()

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
@@ -128,7 +128,7 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 	for {
 		txn := heartbeat.Snapshot(ctx, p.db, p.nodes)
 		changed := statedb.NewWatchSet()
-		complete := changes.Watch(txn, changed, p.nodes)
+		complete := changefeed.Watch(txn, changed, p.nodes)
 		_, trafficChanged := p.traffic.AllWatch(txn)
 		changed.Add(trafficChanged)
 		var u update

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -122,7 +122,7 @@ func (c *controller) subscribe() (err error) {
 
 // round assigns and frees ids. After an error [controller.taken] must be nil.
 func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
-	complete := changes.Watch(txn, changed, c.Nodes)
+	complete := changefeed.Watch(txn, changed, c.Nodes)
 	some := c.some(txn, changed, complete)
 	var have []*tables.NodeID
 	var want []*nodes.Node
@@ -151,7 +151,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	}
 	c.touched, c.complete = map[string]struct{}{}, complete
 	if len(c.released) > 0 { // only released ids depend on the collector, which writes every few seconds
-		changes.Watch(txn, changed, c.Flows)
+		changefeed.Watch(txn, changed, c.Flows)
 	}
 	return nil
 }

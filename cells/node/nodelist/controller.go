@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -46,8 +46,8 @@ type params struct {
 type controller struct {
 	params
 	initialized       func(statedb.WriteTxn)
-	nodeChanges       *changes.Feed[*k8s.Node]
-	ciliumNodeChanges *changes.Feed[*cilium.Node]
+	nodeChanges       *changefeed.Feed[*k8s.Node]
+	ciliumNodeChanges *changefeed.Feed[*cilium.Node]
 	self              *localnode.LocalNode // nil before the first round
 	nodesKnown        bool                 // the Nodes are read; before that, a CiliumNode could claim addresses and ranges of Nodes
 	resolver          *resolver
@@ -92,10 +92,10 @@ func (c *controller) subscribe() (err error) {
 	c.Had.load()
 	txn := c.DB.WriteTxn(c.Nodes, c.CiliumNodes)
 	defer txn.Commit()
-	if c.nodeChanges, err = changes.Follow(txn, c.Nodes); err != nil {
+	if c.nodeChanges, err = changefeed.Follow(txn, c.Nodes); err != nil {
 		return err
 	}
-	if c.ciliumNodeChanges, err = changes.Follow(txn, c.CiliumNodes); err != nil {
+	if c.ciliumNodeChanges, err = changefeed.Follow(txn, c.CiliumNodes); err != nil {
 		c.nodeChanges.Close()
 	}
 	return err
@@ -108,7 +108,7 @@ func (c *controller) close() {
 
 // round resolves the nodes whose rows may have changed, from a snapshot.
 func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
-	complete := changes.Watch(txn, changed, c.LocalNode, c.Nodes, c.CiliumNodes)
+	complete := changefeed.Watch(txn, changed, c.LocalNode, c.Nodes, c.CiliumNodes)
 	c.follow(txn, changed)
 	some := c.resolver.together()
 	var nodes []*k8s.Node

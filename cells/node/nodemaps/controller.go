@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -55,8 +55,8 @@ type controller struct {
 	params
 	initialized func(statedb.WriteTxn)
 	nodes       *clusternodes.Rows
-	ids         *changes.Feed[*nodeids.NodeID]
-	paths       *changes.Feed[*nodepaths.Path]
+	ids         *changefeed.Feed[*nodeids.NodeID]
+	paths       *changefeed.Feed[*nodepaths.Path]
 	known       known
 	before      left              // empty once the tables are complete
 	completed   map[uint16]uint32 // checksum devices of the previous run, by ids of nodes without a checksum test since; nil before they are read
@@ -190,8 +190,8 @@ func (c *controller) subscribe() error {
 	defer txn.Commit()
 	var errs [3]error
 	c.nodes, errs[0] = clusternodes.FollowRows(txn, c.Nodes)
-	c.ids, errs[1] = changes.Follow(txn, c.IDs)
-	c.paths, errs[2] = changes.Follow(txn, c.Paths)
+	c.ids, errs[1] = changefeed.Follow(txn, c.IDs)
+	c.paths, errs[2] = changefeed.Follow(txn, c.Paths)
 	err := errors.Join(errs[:]...)
 	if err != nil {
 		c.close()
@@ -234,7 +234,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 
 // follow applies the changes of the tables, and touches the ids whose slots may have changed.
 func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
-	complete := changes.Watch(txn, changed, c.Nodes, c.IDs, c.Overlays)
+	complete := changefeed.Watch(txn, changed, c.Nodes, c.IDs, c.Overlays)
 	c.nodes.UpTo(txn, changed, func(before, after *nodes.Node) {
 		for _, n := range []*nodes.Node{before, after} {
 			if n != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/gaissmai/bart"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/onlink"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
@@ -26,12 +26,12 @@ type routing struct {
 	params
 	rows    *clusternodes.Rows
 	network *onlink.Follower
-	slots   *changes.Feed[*nodeslots.Slot] // nil without a tunnel
-	tunnel  tunnel                         // zero without one
-	past    map[string]struct{}            // nodes that are reached past the tunnel
-	carried map[string]int                 // packet size in bytes that a path with a reduced size carries, by node
-	touched map[string]struct{}            // nodes whose contribution may have changed
-	whole   bool                           // the contributions of all nodes may have changed
+	slots   *changefeed.Feed[*nodeslots.Slot] // nil without a tunnel
+	tunnel  tunnel                            // zero without one
+	past    map[string]struct{}               // nodes that are reached past the tunnel
+	carried map[string]int                    // packet size in bytes that a path with a reduced size carries, by node
+	touched map[string]struct{}               // nodes whose contribution may have changed
+	whole   bool                              // the contributions of all nodes may have changed
 
 	nodes   map[string]contribution
 	covers  map[int]*coverage                               // covers of the ranges into the tunnel, by the packet size that the path carries
@@ -67,7 +67,7 @@ func follow(p params) (*routing, error) {
 	r.rows, errs[0] = clusternodes.FollowRows(txn, p.Nodes)
 	r.network, errs[1] = onlink.Follow(txn, p.Routes, p.Devices)
 	if p.Agent.Tunnel() {
-		r.slots, errs[2] = changes.Follow(txn, p.Slots)
+		r.slots, errs[2] = changefeed.Follow(txn, p.Slots)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		r.close()
@@ -98,7 +98,7 @@ func (r *routing) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (usable b
 			r.readSlot(change.Object, change.Deleted)
 		}
 	}
-	usable = changes.Watch(txn, changed, r.Routes, r.Devices)
+	usable = changefeed.Watch(txn, changed, r.Routes, r.Devices)
 	r.readSizes(txn, changed)
 	if r.Agent.Tunnel() {
 		usable = r.readTunnel(txn, changed) && usable
@@ -124,7 +124,7 @@ func (r *routing) readSlot(slot *nodeslots.Slot, deleted bool) {
 
 // readTunnel reads the router addresses and the MTU. It reports whether both are known.
 func (r *routing) readTunnel(txn statedb.ReadTxn, changed *statedb.WatchSet) (ready bool) {
-	changes.Watch(txn, changed, r.LocalNode, r.MTUs)
+	changefeed.Watch(txn, changed, r.LocalNode, r.MTUs)
 	var now tunnel
 	mtu, _, found := r.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
 	for self := range r.LocalNode.All(txn) {

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
@@ -128,7 +128,7 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 	for news, known := false, false; ; {
 		txn := heartbeat.Snapshot(ctx, t.db, t.in.Nodes, t.in.Health)
 		changed := statedb.NewWatchSet()
-		complete := changes.Watch(txn, changed, t.in.Nodes)
+		complete := changefeed.Watch(txn, changed, t.in.Nodes)
 		var u update
 		t.absorb(&u)
 		t.observe(txn, changed)
@@ -178,13 +178,13 @@ func (t *tester) restore() {
 }
 
 // subscribe follows nodes and their health. The first round adds all existing nodes.
-func (t *tester) subscribe() (health *changes.Feed[*nodehealth.Path], err error) {
+func (t *tester) subscribe() (health *changefeed.Feed[*nodehealth.Path], err error) {
 	txn := t.db.WriteTxn(t.in.Nodes, t.in.Health)
 	defer txn.Commit()
 	if t.rows, err = clusternodes.FollowRows(txn, t.in.Nodes); err != nil {
 		return nil, err
 	}
-	if health, err = changes.Follow(txn, t.in.Health); err != nil {
+	if health, err = changefeed.Follow(txn, t.in.Health); err != nil {
 		t.rows.Close()
 	}
 	return health, err

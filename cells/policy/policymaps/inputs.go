@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
@@ -29,17 +29,17 @@ type inputs struct {
 	resolver *policycompiler.Resolver
 	alive    func() // reports progress, see [controller]
 
-	kubernetes *changes.Feed[*k8s.NetworkPolicy]
-	cilium     *changes.Feed[*cilium.Policy]
-	cidrGroups *changes.Feed[*cilium.CIDRGroup]
-	identities *changes.Feed[*identities.Identity]
-	endpoints  *changes.Feed[*endpoints.Endpoint]
-	pods       *changes.Feed[*k8s.Pod]
-	namespaces *changes.Feed[*k8s.Namespace]
-	remote     *changes.Feed[*cilium.Endpoint]
-	ipcache    *changes.Feed[*ipcache.Entry]
-	of         *changes.Feed[*identities.EndpointIdentity]
-	facts      *changes.Feed[*bpfendpoints.Facts]
+	kubernetes *changefeed.Feed[*k8s.NetworkPolicy]
+	cilium     *changefeed.Feed[*cilium.Policy]
+	cidrGroups *changefeed.Feed[*cilium.CIDRGroup]
+	identities *changefeed.Feed[*identities.Identity]
+	endpoints  *changefeed.Feed[*endpoints.Endpoint]
+	pods       *changefeed.Feed[*k8s.Pod]
+	namespaces *changefeed.Feed[*k8s.Namespace]
+	remote     *changefeed.Feed[*cilium.Endpoint]
+	ipcache    *changefeed.Feed[*ipcache.Entry]
+	of         *changefeed.Feed[*identities.EndpointIdentity]
+	facts      *changefeed.Feed[*bpfendpoints.Facts]
 
 	marked       endpointfeed.Marks // endpoints that have changed since a round evaluated them
 	all          bool               // policies have changed, which may affect each endpoint
@@ -75,19 +75,19 @@ func newInputs(p params) (in *inputs, err error) {
 	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.CIDRGroups, p.Services, p.Slices, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of, p.Facts)
 	defer txn.Commit()
 	var errs [13]error
-	in.kubernetes, errs[0] = changes.Follow(txn, p.KubernetesPolicies)
-	in.cilium, errs[1] = changes.Follow(txn, p.CiliumPolicies)
-	in.identities, errs[2] = changes.Follow(txn, p.Identities)
-	in.endpoints, errs[3] = changes.Follow(txn, p.Endpoints)
-	in.remote, errs[4] = changes.Follow(txn, p.Remote)
-	in.ipcache, errs[5] = changes.Follow(txn, p.IPCache)
-	in.of, errs[6] = changes.Follow(txn, p.Of)
-	in.pods, errs[7] = changes.Follow(txn, p.Pods)
-	in.namespaces, errs[8] = changes.Follow(txn, p.Namespaces)
-	in.facts, errs[9] = changes.Follow(txn, p.Facts)
-	in.cidrGroups, errs[10] = changes.Follow(txn, p.CIDRGroups)
-	in.services.feed, errs[11] = changes.Follow(txn, p.Services)
-	in.services.slices, errs[12] = changes.Follow(txn, p.Slices)
+	in.kubernetes, errs[0] = changefeed.Follow(txn, p.KubernetesPolicies)
+	in.cilium, errs[1] = changefeed.Follow(txn, p.CiliumPolicies)
+	in.identities, errs[2] = changefeed.Follow(txn, p.Identities)
+	in.endpoints, errs[3] = changefeed.Follow(txn, p.Endpoints)
+	in.remote, errs[4] = changefeed.Follow(txn, p.Remote)
+	in.ipcache, errs[5] = changefeed.Follow(txn, p.IPCache)
+	in.of, errs[6] = changefeed.Follow(txn, p.Of)
+	in.pods, errs[7] = changefeed.Follow(txn, p.Pods)
+	in.namespaces, errs[8] = changefeed.Follow(txn, p.Namespaces)
+	in.facts, errs[9] = changefeed.Follow(txn, p.Facts)
+	in.cidrGroups, errs[10] = changefeed.Follow(txn, p.CIDRGroups)
+	in.services.feed, errs[11] = changefeed.Follow(txn, p.Services)
+	in.services.slices, errs[12] = changefeed.Follow(txn, p.Slices)
 	return in, errors.Join(errs[:]...)
 }
 
@@ -204,7 +204,7 @@ func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bo
 }
 
 // follow calls take with each change of one table.
-func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table *changes.Feed[R], take func(R, bool)) {
+func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table *changefeed.Feed[R], take func(R, bool)) {
 	for _, change := range table.UpTo(txn, changed) {
 		take(change.Object, change.Deleted)
 		in.alive()

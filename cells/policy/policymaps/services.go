@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policyenvironment"
 	"github.com/waggle-net/waggle/pkg/policy/policyqueue"
@@ -29,8 +29,8 @@ const (
 // other Services it keeps nothing.
 type serviceIndex struct {
 	tables   *policyenvironment.Inputs
-	feed     *changes.Feed[*k8s.Service]
-	slices   *changes.Feed[*k8s.EndpointSlice]
+	feed     *changefeed.Feed[*k8s.Service]
+	slices   *changefeed.Feed[*k8s.EndpointSlice]
 	changed  *statedb.WatchSet // closes when a Service or a slice changes
 	previous *statedb.WatchSet // changed before the last call of follow: a channel whose changes follow has read may close later
 	txn      statedb.ReadTxn   // the snapshot of a pass, up to which changes are read; nil between passes

@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policyqueue"
@@ -48,7 +48,7 @@ func newServiceEvaluator(p params) *serviceEvaluator {
 
 func (j *serviceEvaluator) run(ctx context.Context, health cell.Health) error {
 	txn := j.DB.WriteTxn(j.Services)
-	feed, err := changes.Follow(txn, j.Services)
+	feed, err := changefeed.Follow(txn, j.Services)
 	txn.Commit()
 	if err != nil {
 		return fmt.Errorf("follow Services: %w", err)
@@ -94,7 +94,7 @@ func await(ctx context.Context, changed *statedb.WatchSet, next time.Duration) e
 }
 
 // find queues policies that refer to changed Services or choose among the Services of their namespaces, and, when Services are known, policies without a statement.
-func (j *serviceEvaluator) find(txn statedb.ReadTxn, feed *changes.Feed[*k8s.Service], changed *statedb.WatchSet, now time.Time) {
+func (j *serviceEvaluator) find(txn statedb.ReadTxn, feed *changefeed.Feed[*k8s.Service], changed *statedb.WatchSet, now time.Time) {
 	moved := map[string]bool{} // keys of [byService]
 	for _, change := range feed.UpTo(txn, changed) {
 		moved[change.Object.Key()], moved[change.Object.Namespace+"/"] = true, true

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -23,9 +23,9 @@ import (
 // inputs finds the services that a change concerns. It is for one goroutine.
 type inputs struct {
 	params
-	services *changes.Feed[*k8s.Service]
-	slices   *changes.Feed[*k8s.EndpointSlice]
-	pods     *changes.Feed[*k8s.Pod]
+	services *changefeed.Feed[*k8s.Service]
+	slices   *changefeed.Feed[*k8s.EndpointSlice]
+	pods     *changefeed.Feed[*k8s.Pod]
 	// strays are the services of slices whose name does not begin with the name of the service, by key of the slice.
 	strays map[string]string
 	// wanted has the parsed annotations of Services, by name. Services without such annotations are absent. It changes only between two passes.
@@ -33,7 +33,7 @@ type inputs struct {
 	nodes     *clusternodes.Follower
 	resolved  bool // each node that was known at the start has its addresses and ranges
 	seen      seen
-	endpoints *changes.Feed[*endpoints.Endpoint]
+	endpoints *changefeed.Feed[*endpoints.Endpoint]
 	residents residents
 }
 
@@ -50,10 +50,10 @@ func newInputs(p params) (in *inputs, err error) {
 	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods, p.Endpoints, p.Cluster)
 	defer txn.Commit()
 	var errs [5]error
-	in.services, errs[0] = changes.Follow(txn, p.KubernetesServices)
-	in.slices, errs[1] = changes.Follow(txn, p.Slices)
-	in.pods, errs[2] = changes.Follow(txn, p.Pods)
-	in.endpoints, errs[3] = changes.Follow(txn, p.Endpoints)
+	in.services, errs[0] = changefeed.Follow(txn, p.KubernetesServices)
+	in.slices, errs[1] = changefeed.Follow(txn, p.Slices)
+	in.pods, errs[2] = changefeed.Follow(txn, p.Pods)
+	in.endpoints, errs[3] = changefeed.Follow(txn, p.Endpoints)
 	in.nodes, errs[4] = clusternodes.Follow(txn, p.Cluster)
 	return in, errors.Join(errs[:]...)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -51,7 +51,7 @@ func registerRules(jobs job.Group, c Config, r *rules) {
 
 func (r *rules) run(ctx context.Context, health cell.Health) error {
 	write := r.db.WriteTxn(r.frontends)
-	feed, err := changes.Follow(write, r.frontends)
+	feed, err := changefeed.Follow(write, r.frontends)
 	write.Commit()
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
@@ -16,8 +16,8 @@ import (
 type inputs struct {
 	frontends       statedb.Table[*frontends.Frontend]
 	backends        statedb.Table[*backends.Backend]
-	frontendChanges *changes.Feed[*frontends.Frontend]
-	backendChanges  *changes.Feed[*backends.Backend]
+	frontendChanges *changefeed.Feed[*frontends.Frontend]
+	backendChanges  *changefeed.Feed[*backends.Backend]
 	complete        bool // both tables are complete, so entries without a row are removed
 }
 
@@ -27,8 +27,8 @@ func follow(db *statedb.DB, fronts statedb.Table[*frontends.Frontend], backs sta
 	txn := db.WriteTxn(fronts, backs)
 	defer txn.Commit()
 	var err1, err2 error
-	in.frontendChanges, err1 = changes.Follow(txn, fronts)
-	in.backendChanges, err2 = changes.Follow(txn, backs)
+	in.frontendChanges, err1 = changefeed.Follow(txn, fronts)
+	in.backendChanges, err2 = changefeed.Follow(txn, backs)
 	return in, errors.Join(err1, err2)
 }
 

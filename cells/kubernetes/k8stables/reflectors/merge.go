@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
@@ -60,8 +60,8 @@ type merger struct {
 	initialized func(statedb.WriteTxn)
 	everything  demand // reflector of all CiliumEndpoints
 
-	ownFeed, listedFeed *changes.Feed[*cilium.Endpoint]
-	sliceFeed           *changes.Feed[*cilium.EndpointSlice]
+	ownFeed, listedFeed *changefeed.Feed[*cilium.Endpoint]
+	sliceFeed           *changefeed.Feed[*cilium.EndpointSlice]
 
 	slices map[string]*cilium.EndpointSlice            // followed slices by name
 	spaces map[string]map[string]*cilium.EndpointSlice // followed slices by the namespace of their pods, and name
@@ -133,9 +133,9 @@ func (m *merger) subscribe() error {
 	txn := m.set.DB.WriteTxn(stage.Own, stage.Listed, stage.Slices)
 	defer txn.Commit()
 	var errs [3]error
-	m.ownFeed, errs[0] = changes.Follow(txn, stage.Own)
-	m.listedFeed, errs[1] = changes.Follow(txn, stage.Listed)
-	m.sliceFeed, errs[2] = changes.Follow(txn, stage.Slices)
+	m.ownFeed, errs[0] = changefeed.Follow(txn, stage.Own)
+	m.listedFeed, errs[1] = changefeed.Follow(txn, stage.Listed)
+	m.sliceFeed, errs[2] = changefeed.Follow(txn, stage.Slices)
 	return errors.Join(errs[:]...)
 }
 

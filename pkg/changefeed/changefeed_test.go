@@ -1,4 +1,4 @@
-package changes_test
+package changefeed_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/statedb/index"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/changefeed"
 )
 
 type row struct{ id, version uint64 }
@@ -28,11 +28,11 @@ func newTable(t *testing.T, db *statedb.DB, name string) statedb.RWTable[row] {
 	return table
 }
 
-func follow(t *testing.T, db *statedb.DB, table statedb.RWTable[row]) *changes.Feed[row] {
+func follow(t *testing.T, db *statedb.DB, table statedb.RWTable[row]) *changefeed.Feed[row] {
 	t.Helper()
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
-	f, err := changes.Follow(txn, table)
+	f, err := changefeed.Follow(txn, table)
 	require.NoError(t, err)
 	t.Cleanup(f.Close)
 	return f
@@ -46,7 +46,7 @@ func TestUpTo_CoversSnapshot(t *testing.T) {
 	db := statedb.New()
 	var tables []statedb.RWTable[row]
 	var metas []statedb.TableMeta
-	var feeds []*changes.Feed[row]
+	var feeds []*changefeed.Feed[row]
 	for _, name := range []string{"a", "b", "c", "d"} {
 		table := newTable(t, db, name)
 		tables, metas, feeds = append(tables, table), append(metas, table), append(feeds, follow(t, db, table))
@@ -141,7 +141,7 @@ func TestUpTo_OneChannelPerFeed(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	a, b := newTable(t, db, "a"), newTable(t, db, "b")
-	feeds := []*changes.Feed[row]{follow(t, db, a), follow(t, db, b)}
+	feeds := []*changefeed.Feed[row]{follow(t, db, a), follow(t, db, b)}
 	insert := func(version uint64) {
 		txn := db.WriteTxn(a, b)
 		defer txn.Commit()

@@ -1,4 +1,4 @@
-package changes
+package changefeed
 
 import "github.com/cilium/statedb"
 

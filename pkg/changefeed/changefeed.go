@@ -1,11 +1,11 @@
-// Package changes reads all changes of a table up to a snapshot.
+// Package changefeed reads all changes of a table up to a snapshot.
 //
 // A change iterator of statedb reads a snapshot only after its watch channel has closed, and the channel closes after the change
 // is visible: a commit makes its rows visible in all tables at once and then closes the channels, table by table. A goroutine that
 // wakes for one table and takes a snapshot may read rows in another table that the iterator of this table does not return yet. A
 // controller that decides from both tables would ignore these rows. It could conclude, for instance, that all policies are known
 // and that there are none.
-package changes
+package changefeed
 
 import (
 	"fmt"
