@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
@@ -37,7 +37,7 @@ func (a *app) bpfPolicyCommand() *cobra.Command {
 			"all packets, 0 none, and packets of the local host need no entry (--allow-localhost). Port ranges are shown as in\n" +
 			"the kernel, split at powers of two. waggle identity get and waggle ip list show the owner of an identity.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				if len(args) == 0 {
 					return a.policyEntries(ctx, c, nil)
 				}
@@ -54,12 +54,12 @@ func (a *app) bpfPolicyCommand() *cobra.Command {
 }
 
 // directionsOf returns the directions in which an endpoint uses a policy: policy id -> "ingress", "egress" or both.
-func directionsOf(ctx context.Context, c *client.Client, id string) (map[uint32][]string, error) {
+func directionsOf(ctx context.Context, c *agentclient.Client, id string) (map[uint32][]string, error) {
 	ep, err := c.Endpoint(ctx, endpointID(id))
 	if err != nil {
 		return nil, hinted(err, "endpoint "+id+" on this node", "waggle endpoint list")
 	}
-	rows, err := client.Rows[*endpointpolicies.EndpointPolicy](ctx, c, "endpoint-policies")
+	rows, err := agentclient.Rows[*endpointpolicies.EndpointPolicy](ctx, c, "endpoint-policies")
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ type policyEntry struct {
 	low       uint16   // first port
 }
 
-func (a *app) policyEntries(ctx context.Context, c *client.Client, directions map[uint32][]string) error {
+func (a *app) policyEntries(ctx context.Context, c *agentclient.Client, directions map[uint32][]string) error {
 	entries := []policyEntry{}
 	prefixes, err := namedCIDRs(ctx, c)
 	if err != nil {
@@ -140,8 +140,8 @@ func withoutEntries(directions map[uint32][]string, entries []policyEntry) (list
 }
 
 // namedCIDRs returns the prefixes in policies by their identity.
-func namedCIDRs(ctx context.Context, c *client.Client) (map[uint32]string, error) {
-	rows, err := client.Rows[*namedcidrs.CIDR](ctx, c, "named-cidrs")
+func namedCIDRs(ctx context.Context, c *agentclient.Client) (map[uint32]string, error) {
+	rows, err := agentclient.Rows[*namedcidrs.CIDR](ctx, c, "named-cidrs")
 	prefixes := map[uint32]string{}
 	for _, row := range rows {
 		prefixes[row.Identity] = row.Prefix.String()
@@ -150,8 +150,8 @@ func namedCIDRs(ctx context.Context, c *client.Client) (map[uint32]string, error
 }
 
 // classNames returns descriptions of the pods in each class of identities (all pods, or a namespace), by class number.
-func classNames(ctx context.Context, c *client.Client) (map[uint32]string, error) {
-	rows, err := client.Rows[*policyclasses.Class](ctx, c, "policy-classes")
+func classNames(ctx context.Context, c *agentclient.Client) (map[uint32]string, error) {
+	rows, err := agentclient.Rows[*policyclasses.Class](ctx, c, "policy-classes")
 	names := map[uint32]string{}
 	for _, row := range rows {
 		names[row.Number] = row.String()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/shell"
 )
 
@@ -35,7 +35,7 @@ func (a *app) dbCommand() *cobra.Command {
 				}
 				return a.shellRun(cmd, command...)
 			}
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				rows, err := c.RawRows(ctx, args[0])
 				if err != nil {
 					return err

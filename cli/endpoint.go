@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -25,7 +25,7 @@ func (a *app) endpointCommand() *cobra.Command {
 			return a.ask(cmd, a.endpointList)
 		},
 	}
-	get := a.endpointByID("get ID", "Show one endpoint as JSON (or YAML)", func(ctx context.Context, c *client.Client, id string) error {
+	get := a.endpointByID("get ID", "Show one endpoint as JSON (or YAML)", func(ctx context.Context, c *agentclient.Client, id string) error {
 		endpoint, err := c.Endpoint(ctx, id)
 		if err != nil {
 			return err
@@ -37,7 +37,7 @@ func (a *app) endpointCommand() *cobra.Command {
 	health := a.endpointByID("health ID", "Show the health of an endpoint", a.endpointHealth)
 	labels := a.endpointByID("labels ID", "Show the labels of an endpoint", a.endpointLabels)
 	remove := a.endpointByID("delete ID", "Detach an endpoint from the datapath and release its addresses",
-		func(ctx context.Context, c *client.Client, id string) error {
+		func(ctx context.Context, c *agentclient.Client, id string) error {
 			if err := c.DeleteEndpoint(ctx, id); err != nil {
 				return err
 			}
@@ -50,13 +50,13 @@ func (a *app) endpointCommand() *cobra.Command {
 }
 
 // endpointByID returns a command with one endpoint as its argument.
-func (a *app) endpointByID(use, short string, do func(context.Context, *client.Client, string) error) *cobra.Command {
+func (a *app) endpointByID(use, short string, do func(context.Context, *agentclient.Client, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		Long: short + ".\n\nID is a number, NAMESPACE/POD, or one of cni-attachment-id:CONTAINER:INTERFACE, container-id:CONTAINER,\n" +
 			"pod-name:NAMESPACE/POD, cep-name:NAMESPACE/POD, ipv4:ADDRESS, ipv6:ADDRESS.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				return hinted(do(ctx, c, endpointID(args[0])), "endpoint "+args[0]+" on this node", "waggle endpoint list")
 			})
 		},
@@ -73,19 +73,19 @@ func endpointID(typed string) string {
 
 // hinted replaces a not-found error with one that contains the missing name and the command that lists existing ones.
 func hinted(err error, what, list string) error {
-	if errors.Is(err, client.ErrNotFound) {
+	if errors.Is(err, agentclient.ErrNotFound) {
 		return notThere{fmt.Errorf("there is no %s: %s shows the existing ones", what, list)}
 	}
 	return err
 }
 
-// notThere is [client.ErrNotFound] with another text.
+// notThere is [agentclient.ErrNotFound] with another text.
 type notThere struct{ error }
 
 // Is implements errors.Is.
-func (notThere) Is(target error) bool { return target == client.ErrNotFound }
+func (notThere) Is(target error) bool { return target == agentclient.ErrNotFound }
 
-func (a *app) endpointList(ctx context.Context, c *client.Client) error {
+func (a *app) endpointList(ctx context.Context, c *agentclient.Client) error {
 	endpoints, err := c.Endpoints(ctx)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func short(id string) string {
 	return id[:12] + ".." + id[len(id)-10:]
 }
 
-func (a *app) endpointLog(ctx context.Context, c *client.Client, id string) error {
+func (a *app) endpointLog(ctx context.Context, c *agentclient.Client, id string) error {
 	log, err := c.EndpointLog(ctx, id)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (a *app) endpointLog(ctx context.Context, c *client.Client, id string) erro
 	})
 }
 
-func (a *app) endpointHealth(ctx context.Context, c *client.Client, id string) error {
+func (a *app) endpointHealth(ctx context.Context, c *agentclient.Client, id string) error {
 	health, err := c.EndpointHealth(ctx, id)
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func (a *app) endpointHealth(ctx context.Context, c *client.Client, id string) e
 	})
 }
 
-func (a *app) endpointLabels(ctx context.Context, c *client.Client, id string) error {
+func (a *app) endpointLabels(ctx context.Context, c *agentclient.Client, id string) error {
 	labels, err := c.EndpointLabels(ctx, id)
 	if err != nil {
 		return err

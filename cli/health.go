@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/api/v1beta"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
@@ -46,7 +46,7 @@ func (a *app) health(ctx context.Context, how healthDetail) error {
 		ctx, cancel = context.WithTimeout(ctx, a.timeout)
 		defer cancel()
 	}
-	c := client.New(how.socket)
+	c := agentclient.New(how.socket)
 	s, err := c.NodeHealth(ctx, how.probe)
 	if err != nil {
 		return fmt.Errorf("%w; the socket does not exist with --enable-health-checking=false", err)

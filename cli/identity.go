@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
@@ -23,7 +23,7 @@ func (a *app) identityCommand() *cobra.Command {
 	get := a.withOutput(&cobra.Command{
 		Use: "get ID", Short: "Show one identity by its number", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				return hinted(a.identityGet(ctx, c, args[0]), "identity "+args[0]+" on this node", "waggle identity list")
 			})
 		},
@@ -32,7 +32,7 @@ func (a *app) identityCommand() *cobra.Command {
 	return group
 }
 
-func (a *app) identityGet(ctx context.Context, c *client.Client, id string) error {
+func (a *app) identityGet(ctx context.Context, c *agentclient.Client, id string) error {
 	identity, err := c.Identity(ctx, id)
 	if err != nil {
 		return err

@@ -13,17 +13,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 )
 
 func (a *app) ipCommand() *cobra.Command {
 	group := &cobra.Command{Use: "ip", Short: "Show the identities of addresses"}
 	list := a.simple("list", "List the addresses and prefixes whose identity this node knows",
-		func(ctx context.Context, c *client.Client) error { return a.ips(ctx, c, "") })
+		func(ctx context.Context, c *agentclient.Client) error { return a.ips(ctx, c, "") })
 	get := a.withOutput(&cobra.Command{
 		Use: "get ADDRESS|PREFIX", Short: "Show one address, or all entries inside a prefix", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				return hinted(a.ips(ctx, c, args[0]), "entry inside "+args[0], "waggle bpf ipcache get shows the one that contains it, waggle ip list")
 			})
 		},
@@ -32,7 +32,7 @@ func (a *app) ipCommand() *cobra.Command {
 	return group
 }
 
-func (a *app) ips(ctx context.Context, c *client.Client, cidr string) error {
+func (a *app) ips(ctx context.Context, c *agentclient.Client, cidr string) error {
 	entries, err := c.IPs(ctx, cidr)
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func podName(m models.IPListEntryMetadata) string {
 func (a *app) bpfIPCacheCommand() *cobra.Command {
 	group := &cobra.Command{Use: "ipcache", Short: "Show the identities of addresses in the kernel"}
 	list := a.simple("list", "List the entries of the maps ipcache and ipcache_prefixes",
-		func(ctx context.Context, c *client.Client) error {
+		func(ctx context.Context, c *agentclient.Client) error {
 			entries, err := ipcacheEntries(ctx, c)
 			if err != nil {
 				return err
@@ -70,7 +70,7 @@ func (a *app) bpfIPCacheCommand() *cobra.Command {
 			if err != nil {
 				return usage{fmt.Errorf("%q: want an address such as 10.0.0.7 or fd00::7", args[0])}
 			}
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				entries, err := ipcacheEntries(ctx, c)
 				if err != nil {
 					return err
@@ -105,7 +105,7 @@ func (a *app) showIPCache(entries []ipcacheEntry) error {
 }
 
 // ipcacheEntries returns the entries of both maps, sorted.
-func ipcacheEntries(ctx context.Context, c *client.Client) ([]ipcacheEntry, error) {
+func ipcacheEntries(ctx context.Context, c *agentclient.Client) ([]ipcacheEntry, error) {
 	entries := []ipcacheEntry{}
 	for _, name := range []string{"ipcache", "ipcache_prefixes"} {
 		m, err := c.Map(ctx, name)

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/column"
 	"github.com/waggle-net/waggle/pkg/tables/drops"
 	"github.com/waggle-net/waggle/pkg/tables/health"
@@ -21,7 +21,7 @@ import (
 )
 
 // simple returns a command without arguments that queries the agent and prints the result.
-func (a *app) simple(use, short string, do func(context.Context, *client.Client) error) *cobra.Command {
+func (a *app) simple(use, short string, do func(context.Context, *agentclient.Client) error) *cobra.Command {
 	return a.withOutput(&cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.ask(cmd, do) },
@@ -29,8 +29,8 @@ func (a *app) simple(use, short string, do func(context.Context, *client.Client)
 }
 
 // showRows returns a function that prints a table of the agent.
-func showRows[T any](a *app, name string, header []string, columns func(T) []string) func(context.Context, *client.Client) error {
-	return func(ctx context.Context, c *client.Client) error {
+func showRows[T any](a *app, name string, header []string, columns func(T) []string) func(context.Context, *agentclient.Client) error {
+	return func(ctx context.Context, c *agentclient.Client) error {
 		if a.output != "" { // the agent's JSON can contain fields that this build does not know
 			raw, err := c.RawRows(ctx, name)
 			if err != nil {
@@ -38,7 +38,7 @@ func showRows[T any](a *app, name string, header []string, columns func(T) []str
 			}
 			return a.show(raw, nil)
 		}
-		rows, err := client.Rows[T](ctx, c, name)
+		rows, err := agentclient.Rows[T](ctx, c, name)
 		if err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (a *app) mapCommand() *cobra.Command {
 	get := &cobra.Command{
 		Use: "get NAME", Short: "Show the entries of a map", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				return hinted(a.mapGet(ctx, c, args[0]), "map "+args[0], "waggle map list")
 			})
 		},
@@ -108,7 +108,7 @@ func (a *app) mapCommand() *cobra.Command {
 	return group
 }
 
-func (a *app) mapGet(ctx context.Context, c *client.Client, name string) error {
+func (a *app) mapGet(ctx context.Context, c *agentclient.Client, name string) error {
 	m, err := c.Map(ctx, name)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (a *app) mapGet(ctx context.Context, c *client.Client, name string) error {
 }
 
 func (a *app) configCommand() *cobra.Command {
-	return a.simple("config", "Show the configuration of the running agent", func(ctx context.Context, c *client.Client) error {
+	return a.simple("config", "Show the configuration of the running agent", func(ctx context.Context, c *agentclient.Client) error {
 		config, err := c.Config(ctx)
 		if err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
@@ -65,7 +65,7 @@ func (a *app) monitor(ctx context.Context, socket string, f filter) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return fmt.Errorf("watch events: %w at %s: %w: check that waggle-agent runs and that its --monitor-socket-path is this path",
-			client.ErrUnreachable, socket, err)
+			agentclient.ErrUnreachable, socket, err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()

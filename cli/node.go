@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -23,19 +23,19 @@ func (a *app) nodeCommand() *cobra.Command {
 	get := a.withOutput(&cobra.Command{
 		Use: "get NAME", Short: "Show one node: addresses, pod CIDRs and rejected claims", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.node(ctx, c, args[0]) })
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error { return a.node(ctx, c, args[0]) })
 		},
 	})
 	group.AddCommand(a.simple("list", "List the nodes that this node knows", a.nodes), get)
 	return group
 }
 
-func (a *app) nodes(ctx context.Context, c *client.Client) error {
+func (a *app) nodes(ctx context.Context, c *agentclient.Client) error {
 	nodes, err := c.Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	paths, err := client.Rows[*nodehealth.Path](ctx, c, "node-health")
+	paths, err := agentclient.Rows[*nodehealth.Path](ctx, c, "node-health")
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (a *app) nodes(ctx context.Context, c *client.Client) error {
 	for n := range nodehealth.Nodes(slices.Values(paths)) {
 		health[n.Name] = n.State()
 	}
-	tests, err := client.Rows[*pathtests.Test](ctx, c, "path-tests")
+	tests, err := agentclient.Rows[*pathtests.Test](ctx, c, "path-tests")
 	if err != nil {
 		return err
 	}
@@ -74,12 +74,12 @@ func (a *app) nodes(ctx context.Context, c *client.Client) error {
 }
 
 // modesOf returns the routing mode of each other node by node name; empty if --routing-mode sets the same mode for all nodes.
-func modesOf(ctx context.Context, c *client.Client) (map[string]string, error) {
-	rows, err := client.Rows[*nodepaths.Path](ctx, c, "node-paths")
+func modesOf(ctx context.Context, c *agentclient.Client) (map[string]string, error) {
+	rows, err := agentclient.Rows[*nodepaths.Path](ctx, c, "node-paths")
 	if err != nil {
 		return nil, err
 	}
-	slots, err := client.Rows[*nodeslots.Slot](ctx, c, "node-slots")
+	slots, err := agentclient.Rows[*nodeslots.Slot](ctx, c, "node-slots")
 	modes := map[string]string{}
 	if len(rows) == 0 && !slices.ContainsFunc(slots, func(s *nodeslots.Slot) bool { return s.Routed }) {
 		return modes, err
@@ -102,7 +102,7 @@ func (a *app) nodeIDCommand() *cobra.Command {
 	return group
 }
 
-func (a *app) nodeIDs(ctx context.Context, c *client.Client) error {
+func (a *app) nodeIDs(ctx context.Context, c *agentclient.Client) error {
 	ids, err := c.NodeIDs(ctx)
 	if err != nil {
 		return err
@@ -117,20 +117,20 @@ func (a *app) nodeIDs(ctx context.Context, c *client.Client) error {
 }
 
 // node shows one node. The name may have the cluster's name as a prefix, as in the list.
-func (a *app) node(ctx context.Context, c *client.Client, name string) error {
-	all, err := client.Rows[*nodes.Node](ctx, c, "nodes")
+func (a *app) node(ctx context.Context, c *agentclient.Client, name string) error {
+	all, err := agentclient.Rows[*nodes.Node](ctx, c, "nodes")
 	if err != nil {
 		return err
 	}
-	paths, err := client.Rows[*nodehealth.Path](ctx, c, "node-health")
+	paths, err := agentclient.Rows[*nodehealth.Path](ctx, c, "node-health")
 	if err != nil {
 		return err
 	}
-	tests, err := client.Rows[*pathtests.Test](ctx, c, "path-tests")
+	tests, err := agentclient.Rows[*pathtests.Test](ctx, c, "path-tests")
 	if err != nil {
 		return err
 	}
-	modes, err := client.Rows[*nodepaths.Path](ctx, c, "node-paths")
+	modes, err := agentclient.Rows[*nodepaths.Path](ctx, c, "node-paths")
 	if err != nil {
 		return err
 	}

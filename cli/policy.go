@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
@@ -25,7 +25,7 @@ func (a *app) policyCommand() *cobra.Command {
 		Use: "get [POLICY]", Short: "Show the policies as parsed by this agent, as JSON (or YAML)", Args: cobra.MaximumNArgs(1),
 		Long: "Show the policies as parsed by this agent, as JSON (or YAML).\n\nPOLICY is NAME, NAMESPACE/NAME or \"KIND NAMESPACE/NAME\".",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.policyGet(ctx, c, args) })
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error { return a.policyGet(ctx, c, args) })
 		},
 	}
 	selectors := a.simple("selectors", "List the peer selectors of policies, and the identities that they select", a.policySelectors)
@@ -33,8 +33,8 @@ func (a *app) policyCommand() *cobra.Command {
 	return group
 }
 
-func (a *app) policyList(ctx context.Context, c *client.Client) error {
-	rows, err := client.Rows[*policies.Policy](ctx, c, "policies")
+func (a *app) policyList(ctx context.Context, c *agentclient.Client) error {
+	rows, err := agentclient.Rows[*policies.Policy](ctx, c, "policies")
 	if err != nil {
 		return err
 	}
@@ -64,8 +64,8 @@ func (a *app) policyList(ctx context.Context, c *client.Client) error {
 	})
 }
 
-func (a *app) policyGet(ctx context.Context, c *client.Client, args []string) error {
-	rows, err := client.Rows[*policies.Policy](ctx, c, "policies")
+func (a *app) policyGet(ctx context.Context, c *agentclient.Client, args []string) error {
+	rows, err := agentclient.Rows[*policies.Policy](ctx, c, "policies")
 	if err != nil {
 		return err
 	}
@@ -76,13 +76,13 @@ func (a *app) policyGet(ctx context.Context, c *client.Client, args []string) er
 		}
 	}
 	if len(found) == 0 && len(args) > 0 {
-		return hinted(client.ErrNotFound, "policy "+args[0], "waggle policy list")
+		return hinted(agentclient.ErrNotFound, "policy "+args[0], "waggle policy list")
 	}
 	a.output = cmp.Or(a.output, "json")
 	return a.show(found, nil)
 }
 
-func (a *app) policySelectors(ctx context.Context, c *client.Client) error {
+func (a *app) policySelectors(ctx context.Context, c *agentclient.Client) error {
 	selectors, err := c.PolicySelectors(ctx)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (a *app) policyExplainCommand() *cobra.Command {
 			if p.From == "" || p.To == "" || p.Port == "" {
 				return usage{errors.New("set --from, --to and --port, as in waggle policy explain --from shop/cart --to 10.0.1.7 --port 80/TCP")}
 			}
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				e, err := c.PolicyExplain(ctx, p)
 				if err != nil {
 					return err
@@ -155,7 +155,7 @@ func (a *app) policyWhatIfCommand() *cobra.Command {
 				return err
 			}
 			change.Manifests = text
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				d, err := c.PolicyWhatIf(ctx, change)
 				if err != nil {
 					return err

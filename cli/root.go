@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/shell"
 )
@@ -77,7 +77,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, new(usage)):
 		return exitUsage
-	case errors.Is(err, client.ErrUnreachable), errors.Is(err, shell.ErrUnreachable):
+	case errors.Is(err, agentclient.ErrUnreachable), errors.Is(err, shell.ErrUnreachable):
 		return exitUnreachable
 	}
 	return exitFailed
@@ -94,8 +94,8 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
 	flags := root.PersistentFlags()
-	flags.StringVarP(&a.host, "host", "H", "", "Socket of the agent, as unix://PATH or PATH (environment "+client.SocketEnv+
-		"; default "+client.DefaultSocket+")")
+	flags.StringVarP(&a.host, "host", "H", "", "Socket of the agent, as unix://PATH or PATH (environment "+agentclient.SocketEnv+
+		"; default "+agentclient.DefaultSocket+")")
 	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "Timeout of an answer; 0 means none")
 	root.AddCommand(
 		a.statusCommand(), a.endpointCommand(), a.identityCommand(), a.policyCommand(), a.serviceCommand(), a.bpfCommand(), a.ipCommand(), a.ipamCommand(), a.mapCommand(), a.nodeCommand(), a.nodeIDCommand(), a.healthCommand(), a.configCommand(),
@@ -144,19 +144,19 @@ func (a *app) withOutput(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-func (a *app) socket() string { return client.SocketPath(a.host) }
+func (a *app) socket() string { return agentclient.SocketPath(a.host) }
 
 // beside returns the path of a socket in the directory of the agent's API socket.
 func (a *app) beside(name string) string { return filepath.Join(filepath.Dir(a.socket()), name) }
 
 // ask calls do with a client and a context with a timeout.
-func (a *app) ask(cmd *cobra.Command, do func(context.Context, *client.Client) error) error {
+func (a *app) ask(cmd *cobra.Command, do func(context.Context, *agentclient.Client) error) error {
 	ctx := cmd.Context()
 	if a.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, a.timeout)
 		defer cancel()
 	}
-	c := client.New(a.socket())
+	c := agentclient.New(a.socket())
 	return do(ctx, c)
 }

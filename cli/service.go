@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 )
 
 func (a *app) serviceCommand() *cobra.Command {
 	group := &cobra.Command{Use: "service", Short: "Show the services of this node"}
-	list := a.simple("list", "List the addresses of services, each with its backends", func(ctx context.Context, c *client.Client) error {
+	list := a.simple("list", "List the addresses of services, each with its backends", func(ctx context.Context, c *agentclient.Client) error {
 		list, err := c.Services(ctx)
 		if err != nil {
 			return err
@@ -30,7 +30,7 @@ func (a *app) serviceCommand() *cobra.Command {
 			if err != nil {
 				return usage{fmt.Errorf("service %q: want a number; see waggle service list", args[0])}
 			}
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error {
 				s, err := c.Service(ctx, id)
 				if err != nil {
 					return hinted(err, "service "+args[0]+" on this node", "waggle service list")

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/configs"
@@ -34,7 +34,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show the health of the agent; the exit code is 1 while pods cannot be attached",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.status(ctx, c, how) })
+			return a.ask(cmd, func(ctx context.Context, c *agentclient.Client) error { return a.status(ctx, c, how) })
 		},
 	}
 	cmd.Flags().BoolVar(&how.brief, "brief", false, "Print only one line")
@@ -63,41 +63,41 @@ type statusRows struct {
 }
 
 // readTables reads the tables that a brief status omits.
-func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err error) {
+func (s *statusRows) readTables(ctx context.Context, c *agentclient.Client) (err error) {
 	if s.endpoints, err = c.Endpoints(ctx); err != nil {
 		return err
 	}
-	if s.policies, err = client.Rows[*policies.Policy](ctx, c, "policies"); err != nil {
+	if s.policies, err = agentclient.Rows[*policies.Policy](ctx, c, "policies"); err != nil {
 		return err
 	}
 	if s.config, err = c.Config(ctx); err != nil {
 		return err
 	}
-	if s.Tests, err = client.Rows[selftests.SelfTest](ctx, c, "self-tests"); err != nil {
+	if s.Tests, err = agentclient.Rows[selftests.SelfTest](ctx, c, "self-tests"); err != nil {
 		return err
 	}
-	if s.Repairs, err = client.Rows[driftrepairs.Repair](ctx, c, "drift-repairs"); err != nil {
+	if s.Repairs, err = agentclient.Rows[driftrepairs.Repair](ctx, c, "drift-repairs"); err != nil {
 		return err
 	}
-	if s.Paths, err = client.Rows[*pathtests.Test](ctx, c, "path-tests"); err != nil {
+	if s.Paths, err = agentclient.Rows[*pathtests.Test](ctx, c, "path-tests"); err != nil {
 		return err
 	}
-	if s.Views, err = client.Rows[*nodeviews.View](ctx, c, "node-views"); err != nil {
+	if s.Views, err = agentclient.Rows[*nodeviews.View](ctx, c, "node-views"); err != nil {
 		return err
 	}
-	if s.Modes, err = client.Rows[*nodepaths.Path](ctx, c, "node-paths"); err != nil {
+	if s.Modes, err = agentclient.Rows[*nodepaths.Path](ctx, c, "node-paths"); err != nil {
 		return err
 	}
-	options, err := client.Rows[configs.Config](ctx, c, "configs")
+	options, err := agentclient.Rows[configs.Config](ctx, c, "configs")
 	if err != nil {
 		return err
 	}
 	s.Ignored = slices.DeleteFunc(options, func(o configs.Config) bool { return !o.Ignored })
-	s.Programs, err = client.Rows[bpfprograms.Program](ctx, c, "bpf-programs")
+	s.Programs, err = agentclient.Rows[bpfprograms.Program](ctx, c, "bpf-programs")
 	return err
 }
 
-func (a *app) status(ctx context.Context, c *client.Client, how statusDetail) error {
+func (a *app) status(ctx context.Context, c *agentclient.Client, how statusDetail) error {
 	answer, err := c.Status(ctx, how.brief)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/version"
 )
@@ -20,7 +20,7 @@ type versions struct {
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	return a.simple("version", "Print the version of this command and of the agent", func(ctx context.Context, c *client.Client) error {
+	return a.simple("version", "Print the version of this command and of the agent", func(ctx context.Context, c *agentclient.Client) error {
 		v := versions{Waggle: version.String()}
 		status, err := c.Status(ctx, true)
 		if err == nil {
@@ -31,11 +31,11 @@ func (a *app) versionCommand() *cobra.Command {
 			switch {
 			case err == nil:
 				fmt.Fprintln(w, "waggle-agent", printable.Text(v.Agent))
-			case errors.Is(err, client.ErrUnreachable):
+			case errors.Is(err, agentclient.ErrUnreachable):
 				fmt.Fprintln(w, "waggle-agent does not run, or not at", a.socket())
 			}
 		})
-		if errors.Is(err, client.ErrUnreachable) {
+		if errors.Is(err, agentclient.ErrUnreachable) {
 			err = nil
 		}
 		return errors.Join(err, shown)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 )
 
@@ -24,14 +24,14 @@ type addition struct {
 	args   *skel.CmdArgs
 	conf   *netConf
 	podArg podArgs
-	agent  *client.Client
+	agent  *agentclient.Client
 	undo   undo
 
 	host *rtnl.Handle
 	ns   *podNamespace
 	pod  *podHandle
 
-	config *client.PodConfig
+	config *agentclient.PodConfig
 	spec   linkSpec
 	link   *hostLink
 	net    network
@@ -51,7 +51,7 @@ func (p *plugin) add(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 	if err != nil {
 		return failure(types.ErrInvalidEnvironmentVariables, err, "")
 	}
-	a := &addition{plugin: p, args: args, conf: conf, podArg: pod, agent: client.New(conf.SocketPath)}
+	a := &addition{plugin: p, args: args, conf: conf, podArg: pod, agent: agentclient.New(conf.SocketPath)}
 	if failed := a.run(ctx); failed != nil {
 		if err := a.undo.run(); err != nil {
 			failed.Details += fmt.Sprintf(" (and the completed steps could not be undone: %v; DEL undoes them)", err)
@@ -228,7 +228,7 @@ func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 	}
 	err := a.agent.CreateEndpoint(ctx, req)
 	// An agent that rejects the request has undone its own changes. An endpoint with this id would belong to another attachment.
-	if err == nil || client.Status(err) == 0 {
+	if err == nil || agentclient.Status(err) == 0 {
 		a.undo.endpoint = forget
 	}
 	if err == nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 )
 
 // Timeouts of ADD and CHECK. The runtime repeats a failed call later.
@@ -27,8 +27,8 @@ const (
 )
 
 // waitReady waits until pods can be attached and returns the agent's configuration.
-func waitReady(ctx context.Context, agent *client.Client) (*client.PodConfig, *types.Error) {
-	config, err := agent.WaitConfig(ctx, client.Timeouts{Absent: absentTimeout, Starting: startingTimeout})
+func waitReady(ctx context.Context, agent *agentclient.Client) (*agentclient.PodConfig, *types.Error) {
+	config, err := agent.WaitConfig(ctx, agentclient.Timeouts{Absent: absentTimeout, Starting: startingTimeout})
 	if err != nil {
 		return nil, agentFailure(types.ErrTryAgainLater, agent, err)
 	}
@@ -36,15 +36,15 @@ func waitReady(ctx context.Context, agent *client.Client) (*client.PodConfig, *t
 }
 
 // agentFailure converts an error of a call to the agent. rejectedCode is the code for a call that the agent rejected.
-func agentFailure(rejectedCode uint, agent *client.Client, err error) *types.Error {
-	switch status := client.Status(err); {
+func agentFailure(rejectedCode uint, agent *agentclient.Client, err error) *types.Error {
+	switch status := agentclient.Status(err); {
 	case status == forbidden:
 		return failure(rejectedCode, err, "permit the call with the agent's --enable-cilium-api-server-access")
 	case status == tooManyRequests || status == unavailable:
 		return failure(types.ErrTryAgainLater, err, "the agent is busy: the runtime repeats the call")
 	case status != 0:
 		return failure(rejectedCode, err, "see waggle status, waggle endpoint list and the agent's log")
-	case errors.Is(err, client.ErrStarting):
+	case errors.Is(err, agentclient.ErrStarting):
 		return failure(types.ErrTryAgainLater, fmt.Errorf("%w (socket %s)", err, agent.Socket()), "see waggle status")
 	default:
 		return failure(types.ErrTryAgainLater, err, agentRemedy(agent.Socket()))

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/podlink"
 )
@@ -29,7 +29,7 @@ func (p *plugin) check(ctx context.Context, conf *netConf, args *skel.CmdArgs) e
 	if failed != nil {
 		return failed
 	}
-	agent := client.New(conf.SocketPath)
+	agent := agentclient.New(conf.SocketPath)
 	config, failed := waitReady(ctx, agent)
 	if failed != nil {
 		return failed
@@ -50,10 +50,10 @@ func (p *plugin) check(ctx context.Context, conf *netConf, args *skel.CmdArgs) e
 }
 
 // checkEndpoint queries the health of the endpoint from the agent.
-func checkEndpoint(ctx context.Context, agent *client.Client, args *skel.CmdArgs) *types.Error {
+func checkEndpoint(ctx context.Context, agent *agentclient.Client, args *skel.CmdArgs) *types.Error {
 	health, err := agent.EndpointHealth(ctx, attachmentID(args.ContainerID, args.IfName))
 	switch {
-	case errors.Is(err, client.ErrNotFound):
+	case errors.Is(err, agentclient.ErrNotFound):
 		return failure(codeUnhealthy, fmt.Errorf("the agent has no endpoint for container %s, interface %s",
 			args.ContainerID, args.IfName), checkRemedy)
 	case err != nil:

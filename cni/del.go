@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/deletequeue"
 	"github.com/waggle-net/waggle/pkg/podlink"
@@ -51,10 +51,10 @@ func (p *plugin) del(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 // forget makes the agent delete an endpoint, or queues the deletion if no agent runs. It retries while the agent is being replaced: a process that is being
 // killed accepts connections and resets them, and a new agent serves only after it has replayed the queue.
 func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName string) (queued bool, err error) {
-	agent := client.New(conf.SocketPath)
+	agent := agentclient.New(conf.SocketPath)
 	for begin := time.Now(); ; time.Sleep(replacedPause) {
 		err = deleteEndpoint(ctx, agent, containerID, ifName, deleteTimeout)
-		if status := client.Status(err); err == nil || status != 0 && status != unavailable || ctx.Err() != nil {
+		if status := agentclient.Status(err); err == nil || status != 0 && status != unavailable || ctx.Err() != nil {
 			return false, err
 		}
 		queued, again, err := p.enqueue(ctx, conf, agent, containerID, ifName)
@@ -66,7 +66,7 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 
 // enqueue adds the deletion of an endpoint to the queue, unless an agent answers now or the node has no state of an agent. It holds the queue's lock, for
 // which a starting agent waits, so the call to the agent must be short. The result again reports that an agent accepted the call without an answer.
-func (p *plugin) enqueue(ctx context.Context, conf *netConf, agent *client.Client, containerID, ifName string) (queued, again bool, err error) {
+func (p *plugin) enqueue(ctx context.Context, conf *netConf, agent *agentclient.Client, containerID, ifName string) (queued, again bool, err error) {
 	lockCtx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	queue, err := deletequeue.Open(lockCtx, conf.queueDir())
@@ -79,8 +79,8 @@ func (p *plugin) enqueue(ctx context.Context, conf *netConf, agent *client.Clien
 	defer queue.Close()
 	// An agent that has just replayed the queue is already listening.
 	err = deleteEndpoint(ctx, agent, containerID, ifName, lockedTimeout)
-	if err == nil || !errors.Is(err, client.ErrUnreachable) && client.Status(err) != unavailable { // an unavailable agent is stopping
-		return false, client.Interrupted(err) || errors.Is(err, context.DeadlineExceeded), err
+	if err == nil || !errors.Is(err, agentclient.ErrUnreachable) && agentclient.Status(err) != unavailable { // an unavailable agent is stopping
+		return false, agentclient.Interrupted(err) || errors.Is(err, context.DeadlineExceeded), err
 	}
 	// An entry without the index applies to any later endpoint of this id, unless the endpoint is from a later run and its link exists.
 	newest, _ := newestLink(containerID, ifName)
@@ -121,11 +121,11 @@ func isOwn(name, containerID, ifName string) bool {
 }
 
 // deleteEndpoint treats a missing endpoint as deleted.
-func deleteEndpoint(ctx context.Context, agent *client.Client, containerID, ifName string, timeout time.Duration) error {
+func deleteEndpoint(ctx context.Context, agent *agentclient.Client, containerID, ifName string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := agent.DeleteEndpoint(ctx, attachmentID(containerID, ifName))
-	switch client.Status(err) {
+	switch agentclient.Status(err) {
 	case notFound, badRequest: // the agent has no endpoint with an id that it rejects
 		return nil
 	}

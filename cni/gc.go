@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
@@ -27,7 +27,7 @@ func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) erro
 	}
 	known, unread, err := p.attachments(ctx, conf)
 	if err != nil {
-		return agentFailure(codeRejected, client.New(conf.SocketPath), err)
+		return agentFailure(codeRejected, agentclient.New(conf.SocketPath), err)
 	}
 	errs := unread
 	for _, a := range known {
@@ -59,8 +59,8 @@ func hasField(data []byte, name string) bool {
 // attachments returns the attachments that the agent knows, or the ones in its state files if no agent runs. unread contains errors of files whose attachment
 // is unknown.
 func (p *plugin) attachments(ctx context.Context, conf *netConf) (all []types.GCAttachment, unread []error, err error) {
-	ids, err := client.New(conf.SocketPath).Attachments(ctx)
-	if errors.Is(err, client.ErrUnreachable) {
+	ids, err := agentclient.New(conf.SocketPath).Attachments(ctx)
+	if errors.Is(err, agentclient.ErrUnreachable) {
 		return storedAttachments(conf)
 	}
 	if err != nil {

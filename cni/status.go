@@ -12,7 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 )
 
 // statusTimeout is short because runtimes call STATUS every few seconds.
@@ -22,7 +22,7 @@ const statusTimeout = 5 * time.Second
 func (p *plugin) status(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	agent := client.New(conf.SocketPath)
+	agent := agentclient.New(conf.SocketPath)
 	config, err := agent.PodConfig(ctx)
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, agentRemedy(conf.SocketPath))

@@ -47,7 +47,7 @@ func TestPermissions_CoverTheCells(t *testing.T) {
 	}
 }
 
-// request recognizes client.Verb(ctx, kubeapi.Resource, ...) and returns verb and resource in lower case.
+// request recognizes agentclient.Verb(ctx, kubeapi.Resource, ...) and returns verb and resource in lower case.
 func request(n ast.Node) (verb, resource string) {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) < 3 {

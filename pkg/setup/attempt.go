@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/selftest"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -32,7 +32,7 @@ func attempt(ctx context.Context, log *slog.Logger, o Options, folders string) e
 	if err != nil {
 		return err
 	}
-	agent := client.New(o.SocketPath)
+	agent := agentclient.New(o.SocketPath)
 	if err := waitReady(ctx, log, agent); err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func attempt(ctx context.Context, log *slog.Logger, o Options, folders string) e
 }
 
 // waitReady waits until the agent reports that pods can be attached, and logs the missing conditions.
-func waitReady(ctx context.Context, log *slog.Logger, agent *client.Client) error {
+func waitReady(ctx context.Context, log *slog.Logger, agent *agentclient.Client) error {
 	const pause = 200 * time.Millisecond
 	var logged string
 	for {
@@ -85,7 +85,7 @@ func waitReady(ctx context.Context, log *slog.Logger, agent *client.Client) erro
 }
 
 // try runs the steps of the self-test in order and stops at the first failure.
-func try(ctx context.Context, o Options, agent *client.Client) (steps []selftest.Step, err error) {
+func try(ctx context.Context, o Options, agent *agentclient.Client) (steps []selftest.Step, err error) {
 	t := &trial{agent: agent, plugin: &plugin{
 		path:   filepath.Join(o.CNIBinDir, PluginName),
 		config: config{Name: "waggle", Type: PluginName, SocketPath: o.SocketPath, StateDir: o.StateDir, LogFile: o.LogFile},
@@ -113,7 +113,7 @@ func try(ctx context.Context, o Options, agent *client.Client) (steps []selftest
 
 // trial is one self-test.
 type trial struct {
-	agent     *client.Client
+	agent     *agentclient.Client
 	plugin    *plugin
 	container string
 	ns        *namespace
@@ -171,7 +171,7 @@ func (t *trial) ping(ctx context.Context) error {
 		}
 		return nil
 	}
-	nodes, err := client.Rows[localnode.LocalNode](ctx, t.agent, "local-node")
+	nodes, err := agentclient.Rows[localnode.LocalNode](ctx, t.agent, "local-node")
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (t *trial) ping(ctx context.Context) error {
 
 // policy returns the policy of the test's endpoint.
 func (t *trial) policy(ctx context.Context) (endpointpolicies.EndpointPolicy, error) {
-	rows, err := client.Rows[endpointpolicies.EndpointPolicy](ctx, t.agent, "endpoint-policies")
+	rows, err := agentclient.Rows[endpointpolicies.EndpointPolicy](ctx, t.agent, "endpoint-policies")
 	for _, row := range rows {
 		if row.Attachment == t.container+":"+interfaceName {
 			return row, err
@@ -231,7 +231,7 @@ func (t *trial) verify(ctx context.Context) error {
 	}
 	_, err := t.agent.Endpoint(ctx, "cni-attachment-id:"+t.container+":"+interfaceName)
 	switch {
-	case errors.Is(err, client.ErrNotFound):
+	case errors.Is(err, agentclient.ErrNotFound):
 		return nil
 	case err == nil:
 		return errors.New("the endpoint still exists after DEL")

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/test/nodekit"
@@ -153,8 +153,8 @@ func (b *bench) failOver(ctx context.Context) error {
 
 // activeServer returns the URL of the API server that the agent uses.
 func activeServer(ctx context.Context, node *nodekit.Node) (string, error) {
-	agent := client.New(filepath.Join(node.StateDir(), "waggle.sock"))
-	rows, err := client.Rows[apiservers.Server](ctx, agent, "api-servers")
+	agent := agentclient.New(filepath.Join(node.StateDir(), "waggle.sock"))
+	rows, err := agentclient.Rows[apiservers.Server](ctx, agent, "api-servers")
 	for _, row := range rows {
 		if row.Active {
 			return row.Server, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
@@ -88,8 +88,8 @@ func (b *bench) conflict(ctx context.Context, d driftNode) error {
 
 // routeRepairs returns the number of route repairs by the agent.
 func (d driftNode) routeRepairs(ctx context.Context) (n uint64, err error) {
-	agent := client.New(filepath.Join(d.StateDir(), "waggle.sock"))
-	rows, err := client.Rows[driftrepairs.Repair](ctx, agent, "drift-repairs")
+	agent := agentclient.New(filepath.Join(d.StateDir(), "waggle.sock"))
+	rows, err := agentclient.Rows[driftrepairs.Repair](ctx, agent, "drift-repairs")
 	for _, row := range rows {
 		if row.Kind == driftrepairs.Route {
 			n += row.Count

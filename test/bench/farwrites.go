@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -26,14 +26,14 @@ import (
 
 // written returns the times at which an agent last wrote each row of nodes to the kernel.
 func (l *large) written(ctx context.Context) (times []time.Time, err error) {
-	slots, err := client.Rows[*nodeslots.Slot](ctx, l.agent, "node-slots")
+	slots, err := agentclient.Rows[*nodeslots.Slot](ctx, l.agent, "node-slots")
 	if err != nil {
 		return nil, err
 	}
 	for _, row := range slots {
 		times = append(times, row.Status.UpdatedAt)
 	}
-	entries, err := client.Rows[*ipcache.Entry](ctx, l.agent, "ipcache")
+	entries, err := agentclient.Rows[*ipcache.Entry](ctx, l.agent, "ipcache")
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (l *large) written(ctx context.Context) (times []time.Time, err error) {
 			times = append(times, row.GetStatus().UpdatedAt)
 		}
 	}
-	routes, err := client.Rows[*desiredroutes.Route](ctx, l.agent, "desired-routes")
+	routes, err := agentclient.Rows[*desiredroutes.Route](ctx, l.agent, "desired-routes")
 	for _, row := range routes {
 		times = append(times, row.Status.UpdatedAt)
 	}
@@ -51,7 +51,7 @@ func (l *large) written(ctx context.Context) (times []time.Time, err error) {
 
 // fromRows returns the time from the synchronization of the tables of node objects to the last kernel write of a derived row.
 func (l *large) fromRows(ctx context.Context) (time.Duration, error) {
-	filled, err := client.Rows[sources.Source](ctx, l.agent, "sources")
+	filled, err := agentclient.Rows[sources.Source](ctx, l.agent, "sources")
 	if err != nil {
 		return 0, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
@@ -24,7 +24,7 @@ const morePolicies = 1000
 
 // policyMemory prints the memory of policies and flows in the kernel and in the agent, on a node whose endpoints have policies and flows.
 func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
-	agent := client.New(filepath.Join(node.StateDir(), "waggle.sock"))
+	agent := agentclient.New(filepath.Join(node.StateDir(), "waggle.sock"))
 	before, err := residentMemory(node)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 	each := (after - before) * 1024 / morePolicies
 	b.report(fmt.Sprintf("resident memory of the agent for each of %d policies more, 3 rules each", morePolicies),
 		fmt.Sprintf("%.1f KB", each), figures.Value{Number: each, Unit: "KB"}, unlimited)
-	compiled, err := client.Rows[*policyentries.Policy](ctx, agent, "policy-entries")
+	compiled, err := agentclient.Rows[*policyentries.Policy](ctx, agent, "policy-entries")
 	if err != nil {
 		return err
 	}
@@ -65,11 +65,11 @@ func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 }
 
 // awaitPolicies waits until the agent knows at least atLeast policies.
-func awaitPolicies(ctx context.Context, agent *client.Client, atLeast int) error {
+func awaitPolicies(ctx context.Context, agent *agentclient.Client, atLeast int) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
 	for {
-		all, err := client.Rows[*policies.Policy](ctx, agent, "policies")
+		all, err := agentclient.Rows[*policies.Policy](ctx, agent, "policies")
 		if err != nil || len(all) >= atLeast {
 			return err
 		}
@@ -82,8 +82,8 @@ func awaitPolicies(ctx context.Context, agent *client.Client, atLeast int) error
 }
 
 // mapMemory prints the memory that the kernel currently charges for the maps.
-func (b *bench) mapMemory(ctx context.Context, node *nodekit.Node, agent *client.Client) error {
-	rows, err := client.Rows[*bpfmaps.Map](ctx, agent, "bpf-maps")
+func (b *bench) mapMemory(ctx context.Context, node *nodekit.Node, agent *agentclient.Client) error {
+	rows, err := agentclient.Rows[*bpfmaps.Map](ctx, agent, "bpf-maps")
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/test/nodekit"
@@ -35,7 +35,7 @@ func policyManifest(name, labels, direction string, rules ...string) string {
 func inForce(ctx context.Context, node *nodekit.Node, pod *nodekit.Pod, entries int) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	agent := client.New(filepath.Join(node.StateDir(), "waggle.sock"))
+	agent := agentclient.New(filepath.Join(node.StateDir(), "waggle.sock"))
 	for {
 		err := holds(ctx, agent, pod, entries)
 		if err == nil {
@@ -49,12 +49,12 @@ func inForce(ctx context.Context, node *nodekit.Node, pod *nodekit.Pod, entries 
 	}
 }
 
-func holds(ctx context.Context, agent *client.Client, pod *nodekit.Pod, entries int) error {
-	facts, err := client.Rows[*bpfendpoints.Facts](ctx, agent, "endpoint-facts")
+func holds(ctx context.Context, agent *agentclient.Client, pod *nodekit.Pod, entries int) error {
+	facts, err := agentclient.Rows[*bpfendpoints.Facts](ctx, agent, "endpoint-facts")
 	if err != nil {
 		return err
 	}
-	compiled, err := client.Rows[*policyentries.Policy](ctx, agent, "policy-entries")
+	compiled, err := agentclient.Rows[*policyentries.Policy](ctx, agent, "policy-entries")
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/test/bench/figures"
@@ -97,8 +97,8 @@ type large struct {
 	*bench
 	*kubePair
 	hosts *farHosts
-	agent *client.Client // of the first node
-	maps  farMaps        // likewise
+	agent *agentclient.Client // of the first node
+	maps  farMaps             // likewise
 	pair  *nodePair
 	empty float64 // resident memory of that agent in MB, without pods
 }
@@ -117,7 +117,7 @@ func (b *bench) largeCluster(ctx context.Context) error {
 		return err
 	}
 	defer hosts.Close()
-	l := &large{bench: b, kubePair: k, hosts: hosts, agent: client.New(filepath.Join(k.one.StateDir(), "waggle.sock"))}
+	l := &large{bench: b, kubePair: k, hosts: hosts, agent: agentclient.New(filepath.Join(k.one.StateDir(), "waggle.sock"))}
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
@@ -399,7 +399,7 @@ func (l *large) atRest(ctx context.Context) error {
 func (l *large) awaitPathTests(ctx context.Context) error {
 	for unknown := farNodes; unknown > farNodes/100; { // the path to the second node stays unknown while that node has no agent
 		time.Sleep(10 * time.Second)
-		rows, err := client.Rows[*pathtests.Test](ctx, l.agent, "path-tests")
+		rows, err := agentclient.Rows[*pathtests.Test](ctx, l.agent, "path-tests")
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
@@ -198,9 +198,9 @@ func manifest(text *strings.Builder, name string, clusterIP, backend netip.Addr)
 func serving(ctx context.Context, node *nodekit.Node, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	agent := client.New(filepath.Join(node.StateDir(), "waggle.sock"))
+	agent := agentclient.New(filepath.Join(node.StateDir(), "waggle.sock"))
 	for {
-		rows, err := client.Rows[*frontends.Frontend](ctx, agent, "frontends")
+		rows, err := agentclient.Rows[*frontends.Frontend](ctx, agent, "frontends")
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/drops"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
@@ -30,8 +30,8 @@ const explained = `---
 `
 
 // api returns a client of the agent's API, which needs no process for each request.
-func api(n *nodekit.Node) *client.Client {
-	return client.New(filepath.Join(n.StateDir(), "waggle.sock"))
+func api(n *nodekit.Node) *agentclient.Client {
+	return agentclient.New(filepath.Join(n.StateDir(), "waggle.sock"))
 }
 
 func (f flow) service() string {
@@ -95,7 +95,7 @@ func TestDrops_NameTheNearestMiss(t *testing.T) {
 			80: "CiliumNetworkPolicy x/out spec.egressDeny[0] denies it",
 		} {
 			eventually(t, func() error {
-				rows, err := client.Rows[*drops.Drop](t.Context(), c, "drops")
+				rows, err := agentclient.Rows[*drops.Drop](t.Context(), c, "drops")
 				if err != nil {
 					return err
 				}
@@ -123,7 +123,7 @@ func TestAudit_DeniesNothingAndReports(t *testing.T) {
 	}
 	for _, addr := range target.addrs {
 		eventually(t, func() error {
-			rows, err := client.Rows[*flows.Flow](t.Context(), c, "flows")
+			rows, err := agentclient.Rows[*flows.Flow](t.Context(), c, "flows")
 			if err != nil {
 				return err
 			}
@@ -172,7 +172,7 @@ func TestWhatIf_PredictsAppliedVerdicts(t *testing.T) {
 				return fmt.Errorf("%s is not answered", left[i])
 			}
 		}
-		rows, err := client.Rows[*flows.Flow](t.Context(), c, "flows")
+		rows, err := agentclient.Rows[*flows.Flow](t.Context(), c, "flows")
 		if err != nil {
 			return err
 		}

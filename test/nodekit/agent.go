@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 )
 
 // process is a child process inside a node.
@@ -75,7 +75,7 @@ func (n *Node) AgentLog() string {
 // WaitReady waits until the agent reports that pods can be attached.
 func (n *Node) WaitReady(ctx context.Context) error {
 	// This queries the API that `waggle status` uses, without a process per query, and through the agent's view of the node's mounts.
-	agent := client.New(filepath.Join("/proc", strconv.Itoa(n.AgentPID()), "root", n.StateDir(), "waggle.sock"))
+	agent := agentclient.New(filepath.Join("/proc", strconv.Itoa(n.AgentPID()), "root", n.StateDir(), "waggle.sock"))
 	for {
 		began := time.Now()
 		answer, last := agent.Status(ctx, true)

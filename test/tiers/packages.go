@@ -19,7 +19,7 @@ var raced = strings.Fields(`
 	cells/kubernetes/k8sclient cells/kubernetes/k8stables cells/identity/identityallocator cells/endpoint/ciliumendpoints cells/node/ciliumnode cells/node/k8snode cells/cluster/leaderelection
 	cells/cluster/clusterpool cells/cluster/endpointgc cells/cluster/ciliumendpointslices cells/policy/policystatus cells/service/servicestatus cells/agent/liveness cells/agent/driftledger cells/endpoint/linkreaper cells/datapath/loader cells/datapath/maps
 	cells/service/servicecontroller cells/service/servicemaps cells/service/sockterm cells/datapath/masquerademaps cells/service/servicehealth cells/node/nodeaddressfinder cells/datapath/ipmasqagent
-	cells/agent/apiserver cells/datapath/monitor cells/datapath/deviceobserver cells/node/nodelist cells/node/noderoutes cells/node/nodeidallocator cells/node/nodemaps cells/node/nodehealthprober cells/node/pathtest cells/identity/ipcachemaps pkg/client`)
+	cells/agent/apiserver cells/datapath/monitor cells/datapath/deviceobserver cells/node/nodelist cells/node/noderoutes cells/node/nodeidallocator cells/node/nodemaps cells/node/nodehealthprober cells/node/pathtest cells/identity/ipcachemaps pkg/agentclient`)
 
 // special lists packages whose tier does not follow from their tests, each with the reason.
 var special = map[string]struct{ tier, reason string }{

@@ -16,8 +16,8 @@ import (
 	"github.com/cilium/hive/hivetest"
 	"go.uber.org/goleak"
 
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -60,12 +60,12 @@ func TestServer_ServesOnSocket(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o660 {
 		t.Fatalf("socket: %v, %v", info, err)
 	}
-	c := client.New(socket)
+	c := agentclient.New(socket)
 	ep, err := c.Endpoint(t.Context(), "pod-name:shop/cart")
 	if err != nil || ep.ID != 7 {
 		t.Fatalf("endpoint %+v, error %v", ep, err)
 	}
-	if _, err := c.Endpoint(t.Context(), "99"); !errors.Is(err, client.ErrNotFound) {
+	if _, err := c.Endpoint(t.Context(), "99"); !errors.Is(err, agentclient.ErrNotFound) {
 		t.Errorf("an endpoint that is not there: %v", err)
 	}
 	if err := h.Stop(log, context.Background()); err != nil {
@@ -74,7 +74,7 @@ func TestServer_ServesOnSocket(t *testing.T) {
 	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left: %v", err)
 	}
-	if _, err := c.Config(t.Context()); !errors.Is(err, client.ErrUnreachable) {
+	if _, err := c.Config(t.Context()); !errors.Is(err, agentclient.ErrUnreachable) {
 		t.Errorf("after the stop: %v", err)
 	}
 }

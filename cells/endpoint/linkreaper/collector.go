@@ -33,7 +33,7 @@ type collector struct {
 }
 
 // scans is the number of scans in a row that must find a link before it is deleted. An ADD creates its endpoint milliseconds after its link. An ADD whose
-// request waits for others gives up after [client.RequestTimeout], which is shorter than this number of scans.
+// request waits for others gives up after [agentclient.RequestTimeout], which is shorter than this number of scans.
 const scans = 5
 
 // suspect is a link without an endpoint.

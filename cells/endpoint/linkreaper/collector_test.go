@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -16,8 +16,8 @@ import (
 // The link of an ADD that is slow between its link and its endpoint stays; the scans are counted from the creation of the link.
 func TestCollect_LinkOfPendingADD_IsKept(t *testing.T) {
 	t.Parallel()
-	if until := (scans - 1) * DefaultConfig.Interval; until <= client.RequestTimeout {
-		t.Errorf("a link without an endpoint goes after %s, and an ADD may wait %s for its own", until, client.RequestTimeout)
+	if until := (scans - 1) * DefaultConfig.Interval; until <= agentclient.RequestTimeout {
+		t.Errorf("a link without an endpoint goes after %s, and an ADD may wait %s for its own", until, agentclient.RequestTimeout)
 	}
 	db := statedb.New()
 	links, err1 := devices.NewTable(db)
