@@ -14,10 +14,10 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/bootlog"
 	"github.com/waggle-net/waggle/pkg/config"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/version"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // serve runs the agent until a signal or a cell stops it.
@@ -144,12 +144,12 @@ func (a *agent) recordStop(log *slog.Logger) {
 	const what = "the agent did not stop after a stop signal"
 	dir, err := a.flags.GetString("state-dir")
 	if err != nil || a.role == config.RoleCluster {
-		log.Warn("Stopping takes long", "stacks", string(heartbeat.Stacks()))
+		log.Warn("Stopping takes long", "stacks", string(watchdog.Stacks()))
 		return
 	}
-	path, err := heartbeat.Record(filepath.Clean(dir), what)
+	path, err := watchdog.Record(filepath.Clean(dir), what)
 	if err != nil {
-		log.Warn("Stopping takes long", "stacks", string(heartbeat.Stacks()), "error", err)
+		log.Warn("Stopping takes long", "stacks", string(watchdog.Stacks()), "error", err)
 		return
 	}
 	log.Warn("Stopping takes long", "stacks", path)

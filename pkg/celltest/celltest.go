@@ -20,8 +20,8 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -42,7 +42,7 @@ func Infrastructure() cell.Cell {
 		statedb.Cell,
 		job.Cell,
 		cell.Provide(
-			heartbeat.NewMonitor, // loops report to it; [RunVirtual] checks the loops after a script
+			watchdog.NewMonitor, // loops report to it; [RunVirtual] checks the loops after a script
 			cell.NewSimpleHealth,
 			func(root *cell.SimpleHealth) hive.HealthSource { return health{root} }, // hive gives modules the interface
 			func(h *cell.SimpleHealth) upstream.ScriptCmdOut {
@@ -76,7 +76,7 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 
 // loopChecker checks the loops of a hive as the watchdog of an agent does.
 type loopChecker struct {
-	monitor *heartbeat.Monitor
+	monitor *watchdog.Monitor
 	db      *statedb.DB
 }
 
@@ -85,7 +85,7 @@ func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) (
 	t.Helper()
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
 	var loops loopChecker
-	h := hive.New(append([]cell.Cell{Infrastructure(), cell.Invoke(func(m *heartbeat.Monitor, db *statedb.DB) { loops = loopChecker{m, db} })}, cells(t)...)...)
+	h := hive.New(append([]cell.Cell{Infrastructure(), cell.Invoke(func(m *watchdog.Monitor, db *statedb.DB) { loops = loopChecker{m, db} })}, cells(t)...)...)
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	h.RegisterFlags(flags)
 	if err := flags.Parse(args); err != nil {

@@ -9,19 +9,19 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // LongPass runs one pass of a controller in which each piece takes two seconds of a monitor's time.
 type LongPass struct {
 	db      *statedb.DB
-	monitor *heartbeat.Monitor
+	monitor *watchdog.Monitor
 	took    time.Duration
-	stalls  []heartbeat.Stall
+	stalls  []watchdog.Stall
 }
 
 // NewLongPass returns a LongPass for a controller that writes to db.
-func NewLongPass(db *statedb.DB) *LongPass { return &LongPass{db: db, monitor: heartbeat.NewMonitor()} }
+func NewLongPass(db *statedb.DB) *LongPass { return &LongPass{db: db, monitor: watchdog.NewMonitor()} }
 
 // Piece advances the monitor's time by one piece. Fakes of the controller's outputs call it.
 func (p *LongPass) Piece() {
@@ -37,7 +37,7 @@ func (p *LongPass) Run(t testing.TB, run func(context.Context, cell.Health) erro
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // after the first pass
-	ctx, end := heartbeat.Begin(ctx, heartbeat.NewGroup(nil, p.monitor, cell.FullModuleID{"under-test"}), "run")
+	ctx, end := watchdog.Begin(ctx, watchdog.NewGroup(nil, p.monitor, cell.FullModuleID{"under-test"}), "run")
 	defer end()
 	health, _ := cell.NewSimpleHealth()
 	require.NoError(t, run(ctx, health))

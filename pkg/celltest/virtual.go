@@ -19,7 +19,7 @@ import (
 	"github.com/cilium/hive/script/scripttest"
 	"golang.org/x/tools/txtar"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // stalled limits the real time of a script in virtual time. Such a script does not sleep in real time, so only a script that hangs reaches the limit.
@@ -85,16 +85,16 @@ func runVirtual(t *testing.T, file string, archive *txtar.Archive, cells func(t 
 	loops.requireNoStall(t)
 }
 
-// watchdogTime is longer than any limit of package heartbeat for a loop.
+// watchdogTime is longer than any limit of package watchdog for a loop.
 const watchdogTime = time.Minute
 
 // requireNoStall advances virtual time and fails the test if the watchdog reports a stalled loop, for which the liveness probe would end an agent. So each loop
 // must wake on any change of the tables that it names to the watchdog.
 func (j *loopChecker) requireNoStall(t *testing.T) {
 	t.Helper()
-	for range watchdogTime / heartbeat.Interval {
-		time.Sleep(heartbeat.Interval)
-		if stalls := j.monitor.Step(heartbeat.Interval, j.db.ReadTxn()); len(stalls) > 0 {
+	for range watchdogTime / watchdog.Interval {
+		time.Sleep(watchdog.Interval)
+		if stalls := j.monitor.Step(watchdog.Interval, j.db.ReadTxn()); len(stalls) > 0 {
 			t.Errorf("after the script: %s", stalls[0].What)
 			return
 		}

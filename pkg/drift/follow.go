@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -24,7 +24,7 @@ func Follow(ctx context.Context, health cell.Health, next func(context.Context) 
 	limiter := rate.NewLimiter(rate.Every(pace), burst)
 	health.OK("listening")
 	for {
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		err := next(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -38,7 +38,7 @@ func Follow(ctx context.Context, health cell.Health, next func(context.Context) 
 			if limiter.Wait(ctx) != nil {
 				return nil
 			}
-			heartbeat.Busy(ctx)
+			watchdog.Busy(ctx)
 			if again, err = look(); err != nil {
 				health.Degraded("the kernel cannot be read", err)
 				again = true

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // EnvPrefix is the prefix of a flag's name in the environment, with the underscore.
@@ -52,8 +52,8 @@ type jobParams struct {
 
 	Registry job.Registry
 	Health   cell.Health
-	Metrics  job.Metrics        `optional:"true"`
-	Monitor  *heartbeat.Monitor `optional:"true"`
+	Metrics  job.Metrics       `optional:"true"`
+	Monitor  *watchdog.Monitor `optional:"true"`
 	Module   cell.FullModuleID
 }
 
@@ -62,5 +62,5 @@ func newJobs(p jobParams) job.Group {
 	if p.Metrics != nil {
 		group = p.Registry.NewGroup(p.Health, job.WithMetrics(p.Metrics))
 	}
-	return heartbeat.NewGroup(group, p.Monitor, p.Module)
+	return watchdog.NewGroup(group, p.Monitor, p.Module)
 }

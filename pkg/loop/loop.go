@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Options say when rounds begin. Without any, each change begins a round at once.
@@ -27,7 +27,7 @@ type Options struct {
 	Interval time.Duration
 }
 
-// Run calls round until round returns an error, which Run returns, or until ctx ends, when Run returns nil. It must run in a job of package heartbeat.
+// Run calls round until round returns an error, which Run returns, or until ctx ends, when Run returns nil. It must run in a job of package watchdog.
 func Run(ctx context.Context, db *statedb.DB, o Options, round func(*Round) error) error {
 	limit := rate.Inf
 	if o.Pause > 0 {
@@ -35,7 +35,7 @@ func Run(ctx context.Context, db *statedb.DB, o Options, round func(*Round) erro
 	}
 	limiter := rate.NewLimiter(limit, 1)
 	for full := true; limiter.Wait(ctx) == nil; {
-		r := &Round{Txn: heartbeat.Snapshot(ctx, db, o.Tables...), Changed: statedb.NewWatchSet(), Full: full, within: o.Interval}
+		r := &Round{Txn: watchdog.Snapshot(ctx, db, o.Tables...), Changed: statedb.NewWatchSet(), Full: full, within: o.Interval}
 		if err := round(r); err != nil {
 			return err
 		}
@@ -102,10 +102,10 @@ func (r *Round) wait(ctx context.Context, settle time.Duration) bool {
 	if r.within > 0 {
 		limited, cancel := context.WithTimeout(ctx, r.within)
 		defer cancel()
-		heartbeat.IdleFor(ctx, r.within) // Run takes the next snapshot
+		watchdog.IdleFor(ctx, r.within) // Run takes the next snapshot
 		ctx = limited
 	} else {
-		heartbeat.Idle(ctx) // Run takes the next snapshot
+		watchdog.Idle(ctx) // Run takes the next snapshot
 	}
 	if _, err := r.Changed.Wait(ctx, 0); err != nil || settle <= 0 { // with a settle time, Wait returns at once if all channels are closed
 		return err == nil

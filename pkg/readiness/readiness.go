@@ -10,7 +10,6 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
@@ -21,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Tables holds the inputs of [Evaluate].
@@ -38,7 +38,7 @@ type Tables struct {
 	Hosts       statedb.Table[*bpfendpoints.Address]
 	Health      statedb.Table[health.Status]
 
-	Reconcilers *heartbeat.Monitor `optional:"true"` // absent in tests of cells
+	Reconcilers *watchdog.Monitor `optional:"true"` // absent in tests of cells
 }
 
 // Verdict holds one sentence for each problem.
@@ -132,7 +132,7 @@ func node(txn statedb.ReadTxn, table statedb.Table[*localnode.LocalNode]) string
 }
 
 // hosts returns a reason until the rows of the node's own addresses are complete for the first time. Until then packets of pods to the node are evaluated as
-// packets to the world. [heartbeat.Monitor.Lagging] reports rows that are not in the kernel.
+// packets to the world. [watchdog.Monitor.Lagging] reports rows that are not in the kernel.
 func hosts(txn statedb.ReadTxn, table statedb.Table[*bpfendpoints.Address]) string {
 	if slices.Contains(table.PendingInitializers(txn), bpfendpoints.HostInitializer) {
 		return "the addresses of this node to be complete in the datapath"

@@ -39,7 +39,7 @@ func TestGoroutines_BelongToJobs(t *testing.T) {
 			found++
 			name := f.path + " " + f.funcAt(at)
 			if mayStart[name] == "" && mayStart[f.path] == "" {
-				t.Errorf("%s: starts a goroutine: use a job (heartbeat.Add) or a sync.WaitGroup; if another owner waits for it, name the owner in mayStart", f.at(at))
+				t.Errorf("%s: starts a goroutine: use a job (watchdog.Add) or a sync.WaitGroup; if another owner waits for it, name the owner in mayStart", f.at(at))
 			}
 		}
 	}
@@ -51,10 +51,10 @@ func TestGoroutines_BelongToJobs(t *testing.T) {
 func TestGoroutines_BelongToJobs_Finds(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]int{
-		`func a() { go b() }`:                                         1,
-		`func a() { if true { go func() { go b() }() } }`:             2,
-		`func a(w *sync.WaitGroup) { w.Go(func() { b() }); b() }`:     0,
-		`func a(jobs job.Group) { heartbeat.Add(jobs, "name", run) }`: 0,
+		`func a() { go b() }`:                                        1,
+		`func a() { if true { go func() { go b() }() } }`:            2,
+		`func a(w *sync.WaitGroup) { w.Go(func() { b() }); b() }`:    0,
+		`func a(jobs job.Group) { watchdog.Add(jobs, "name", run) }`: 0,
 	} {
 		if got := goStatements(parse(t, "package a\n"+source).syntax); len(got) != want {
 			t.Errorf("%s: %d found, want %d", source, len(got), want)
@@ -74,7 +74,7 @@ func goStatements(root ast.Node) (found []token.Pos) {
 
 // behaviour lists packages that code uses which waits, locks, or works on the system. A package of a table defines rows, their indexes and their text.
 var behaviour = []string{"context", "sync", "sync/atomic", "os", "io", "net", "net/http", "log/slog", "github.com/cilium/hive/cell", "github.com/cilium/hive/job",
-	module + "pkg/heartbeat", module + "pkg/loop", module + "pkg/rows", module + "pkg/changefeed"}
+	module + "pkg/watchdog", module + "pkg/loop", module + "pkg/rows", module + "pkg/changefeed"}
 
 // waits is the only package of a table that waits for its rows: the jobs of the leader wait for the row of the Lease, with the rule that says when it counts.
 const waits = "pkg/tables/leadership"

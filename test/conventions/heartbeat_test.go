@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestLoopsHaveAWatchdog requires that the watchdog observes every loop, because a hang of another loop is not detected; see package heartbeat.
+// TestLoopsHaveAWatchdog requires that the watchdog observes every loop, because a hang of another loop is not detected; see package watchdog.
 func TestLoopsHaveAWatchdog(t *testing.T) {
 	t.Parallel()
 	loops := 0
 	for _, f := range files(t) {
-		if f.test() || f.dir == "pkg/heartbeat" {
+		if f.test() || f.dir == "pkg/watchdog" {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -23,10 +23,10 @@ func TestLoopsHaveAWatchdog(t *testing.T) {
 			at := f.at(call.Pos())
 			switch calleeOf(call) {
 			case "reconciler.Register":
-				t.Errorf("%s: register with heartbeat.Register, so that rows which nobody attempts are found", at)
+				t.Errorf("%s: register with watchdog.Register, so that rows which nobody attempts are found", at)
 			case "job.OneShot", "job.Observer", "job.Timer":
-				t.Errorf("%s: use heartbeat.Add or AddTimer, so that a job which hangs is found", at)
-			case "heartbeat.Add", "heartbeat.AddRetried", "heartbeat.AddVital", "heartbeat.AddTimer":
+				t.Errorf("%s: use watchdog.Add or AddTimer, so that a job which hangs is found", at)
+			case "watchdog.Add", "watchdog.AddRetried", "watchdog.AddVital", "watchdog.AddTimer":
 				loops++
 			}
 			return true
@@ -61,7 +61,7 @@ func calleeOf(call *ast.CallExpr) string {
 func TestIdleLoopsBecomeBusy(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
-		if f.test() || f.dir == "pkg/heartbeat" {
+		if f.test() || f.dir == "pkg/watchdog" {
 			continue
 		}
 		for _, decl := range f.syntax.Decls {
@@ -72,18 +72,18 @@ func TestIdleLoopsBecomeBusy(t *testing.T) {
 					return true
 				}
 				switch calleeOf(call) {
-				case "heartbeat.Idle", "heartbeat.IdleFor":
+				case "watchdog.Idle", "watchdog.IdleFor":
 					rest, _, _ := strings.Cut(string(f.source[f.offset(call.End()):]), "\n")
 					if !strings.Contains(rest, "// ") {
 						idle = call.Pos()
 					}
-				case "heartbeat.Busy", "heartbeat.Snapshot", "loop.Run":
+				case "watchdog.Busy", "watchdog.Snapshot", "loop.Run":
 					busy = true
 				}
 				return true
 			})
 			if idle.IsValid() && !busy {
-				t.Errorf("%s: nothing in this function says heartbeat.Busy again; if that is right, say why behind Idle", f.at(idle))
+				t.Errorf("%s: nothing in this function says watchdog.Busy again; if that is right, say why behind Idle", f.at(idle))
 			}
 		}
 	}

@@ -151,7 +151,7 @@ func (n *repairNode) damage(loop string) error {
 }
 
 // TestPrivilegedStall_EachLoop_IsReported freezes one loop after the other, and write transactions, of a running agent: each makes liveness red while pods keep
-// their traffic, and green again when it continues. pkg/heartbeat tests when that has to happen.
+// their traffic, and green again when it continues. pkg/watchdog tests when that has to happen.
 func TestPrivilegedStall_EachLoop_IsReported(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ip-masq-agent")

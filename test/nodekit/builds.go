@@ -25,7 +25,7 @@ type Build struct {
 	Replace map[string]string
 	// Name distinguishes builds with replaced files, in this run and in later ones.
 	Name string
-	// Tags are comma-separated build tags: "freeze" lets tests freeze loops (cell liveness), and "shortlimits" reduces the limits to a tenth (package heartbeat).
+	// Tags are comma-separated build tags: "freeze" lets tests freeze loops (cell liveness), and "shortlimits" reduces the limits to a tenth (package watchdog).
 	Tags string
 }
 

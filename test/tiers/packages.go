@@ -14,7 +14,7 @@ import (
 // raced lists the packages with the most goroutines and locks. They run only under the race detector. cells/datapath/ctgc and cells/policy/policymaps are not in the list: most
 // of their time is in single-goroutine tests, which the detector slows down several times.
 var raced = strings.Fields(`
-	pkg/hive pkg/bootlog pkg/ipalloc pkg/deletequeue pkg/kubernetes/kubeapi pkg/kubernetes/objectwriter pkg/heartbeat pkg/inventory pkg/datapath/rtnl
+	pkg/hive pkg/bootlog pkg/ipalloc pkg/deletequeue pkg/kubernetes/kubeapi pkg/kubernetes/objectwriter pkg/watchdog pkg/inventory pkg/datapath/rtnl
 	cells/agent/healthreport cells/agent/metrics cells/endpoint/ipamallocator cells/endpoint/endpointmanager cells/endpoint/unmanagedpodfinder cells/endpoint/endpointmaps cells/endpoint/endpointstate
 	cells/kubernetes/k8sclient cells/kubernetes/k8stables cells/identity/identityallocator cells/endpoint/ciliumendpoints cells/node/ciliumnode cells/node/k8snode cells/cluster/leaderelection
 	cells/cluster/clusterpool cells/cluster/endpointgc cells/cluster/ciliumendpointslices cells/policy/policystatus cells/service/servicestatus cells/agent/liveness cells/agent/driftledger cells/endpoint/linkreaper cells/datapath/loader cells/datapath/maps

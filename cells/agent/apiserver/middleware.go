@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/hive/job"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // recovered handles a panic of a handler: it logs the panic and replies with an error. The agent keeps running.
@@ -46,7 +46,7 @@ const stuckAfter = apiTimeout + 10*time.Second
 func watched(jobs job.Group, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isStream(r) {
-			defer heartbeat.Task(jobs, "answer-"+strings.ToLower(r.Method), stuckAfter)()
+			defer watchdog.Task(jobs, "answer-"+strings.ToLower(r.Method), stuckAfter)()
 		}
 		next.ServeHTTP(w, r)
 	})

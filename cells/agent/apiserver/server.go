@@ -12,9 +12,9 @@ import (
 	"github.com/cilium/hive/job"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/unixsocket"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -69,13 +69,13 @@ func (l *listener) start(cell.HookContext) error {
 		WriteTimeout: apiTimeout,
 		ErrorLog:     slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
 	}
-	heartbeat.AddVital(l.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddVital(l.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		// Jobs that were added while the hive starts are stopped before any stop hook runs. This job ends after the last request, because requests need the loops of
 		// other cells.
 		drained := make(chan error, 1)
 		defer context.AfterFunc(ctx, func() { drained <- l.drain.stop(l.server) })()
 		health.OK("listening on " + socket.Path())
-		heartbeat.Idle(ctx) // each request has its own goroutine, see watched
+		watchdog.Idle(ctx) // each request has its own goroutine, see watched
 		if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}

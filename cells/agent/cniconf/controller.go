@@ -14,13 +14,13 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/notify"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/configs"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -53,13 +53,13 @@ func register(p params) {
 		return
 	}
 	c := &controller{p}
-	heartbeat.AddRetried(p.Jobs, "write-cni-conf", c.run, retryMin, retryMax)
+	watchdog.AddRetried(p.Jobs, "write-cni-conf", c.run, retryMin, retryMax)
 }
 
 // run waits until pods can be attached, then maintains the file.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		txn := c.DB.ReadTxn()
 		changed := c.Readiness.Watch(txn)
 		verdict := readiness.Evaluate(txn, c.Readiness)
@@ -71,7 +71,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			return err
 		}
 		health.OK("waiting for " + waiting)
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		if _, err := changed.Wait(ctx, settle); err != nil {
 			return nil // ctx has ended
 		}
@@ -87,7 +87,7 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 	defer notify.Close(watcher)
 	wait := retryMin
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		next := verify
 		state, err := c.once(watcher)
 		if err := c.publish(health, state, err); err != nil {
@@ -98,7 +98,7 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 		} else {
 			wait = retryMin
 		}
-		heartbeat.IdleFor(ctx, next)
+		watchdog.IdleFor(ctx, next)
 		if !waitForChange(ctx, watcher, next) {
 			return nil
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -27,7 +27,7 @@ const (
 
 // registerConflicts logs repairs and reports objects that are repaired repeatedly.
 func registerConflicts(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables.Repair], log *slog.Logger) {
-	heartbeat.Add(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
+	watchdog.Add(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
 		logged := uint64(0)
 		options := loop.Options{Tables: []statedb.TableMeta{table}, Pause: settle}
 		return loop.Run(ctx, db, options, func(r *loop.Round) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/bootlog"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // settle is the debounce interval that puts consecutive start hooks into one commit.
@@ -32,9 +32,9 @@ func registerBootstrap(p bootstrapParams) {
 	if p.Recorder == nil {
 		return
 	}
-	heartbeat.AddRetried(p.Jobs, "record-hooks", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddRetried(p.Jobs, "record-hooks", func(ctx context.Context, health cell.Health) error {
 		for order := 1; ; {
-			heartbeat.Idle(ctx)
+			watchdog.Idle(ctx)
 			select {
 			case <-ctx.Done():
 				return nil
@@ -45,7 +45,7 @@ func registerBootstrap(p bootstrapParams) {
 				return nil
 			case <-time.After(settle):
 			}
-			heartbeat.Busy(ctx)
+			watchdog.Busy(ctx)
 			hooks := p.Recorder.Take()
 			if err := insertHooks(p.DB, p.Table, hooks, order); err != nil {
 				return err

@@ -7,15 +7,15 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/version"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // handler answers probes from snapshots of tables and from the verdict of the monitor. It takes no lock that other code holds.
 type handler struct{ http.Handler }
 
-func newHandler(db *statedb.DB, tables readiness.Tables, monitor *heartbeat.Monitor) handler {
+func newHandler(db *statedb.DB, tables readiness.Tables, monitor *watchdog.Monitor) handler {
 	mux := http.NewServeMux()
 	ready := func(w http.ResponseWriter, r *http.Request) {
 		verdict := readiness.Evaluate(db.ReadTxn(), tables)

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // timeout bounds the reading of a probe and the writing of its answer.
@@ -50,9 +50,9 @@ func (p params) start(cell.HookContext) error {
 		p.Log.Warn("Health probes are not served: neither 127.0.0.1 nor ::1 exists; set the loopback device up")
 	}
 	for _, l := range listeners {
-		heartbeat.Add(p.Jobs, "serve-"+family(l), func(ctx context.Context, health cell.Health) error {
+		watchdog.Add(p.Jobs, "serve-"+family(l), func(ctx context.Context, health cell.Health) error {
 			health.OK("listening on " + l.Addr().String())
-			heartbeat.Idle(ctx) // each request has its own goroutine
+			watchdog.Idle(ctx) // each request has its own goroutine
 			return p.serve(ctx, l)
 		})
 	}

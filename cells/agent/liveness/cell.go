@@ -9,21 +9,21 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell steps the monitor, and records stalls.
 var Cell = cell.Module("liveness", "Watchdog of loops rows and transactions",
 	cell.Provide(
-		heartbeat.NewMonitor, // used by the job groups of all modules
-		commands,             // the command "liveness"
+		watchdog.NewMonitor, // used by the job groups of all modules
+		commands,            // the command "liveness"
 	),
 	cell.Invoke(register),
 )
 
 // Transactions provides the write transactions to the monitor in a role without metrics.
-var Transactions = cell.Provide(func(m *heartbeat.Monitor) statedb.Metrics { return m.Transactions(&statedb.NopMetrics{}) })
+var Transactions = cell.Provide(func(m *watchdog.Monitor) statedb.Metrics { return m.Transactions(&statedb.NopMetrics{}) })
 
 type params struct {
 	cell.In
@@ -32,31 +32,31 @@ type params struct {
 	Jobs      job.Group
 	Log       *slog.Logger
 	DB        *statedb.DB
-	Monitor   *heartbeat.Monitor
+	Monitor   *watchdog.Monitor
 	Settings  settings.Agent `optional:"true"` // zero in the role without state on disk
 }
 
 // stepper steps the monitor in one job and writes records in another one, because writing may stall as well.
 type stepper struct {
 	params
-	found chan []heartbeat.Stall
+	found chan []watchdog.Stall
 }
 
 func register(p params) {
-	j := &stepper{params: p, found: make(chan []heartbeat.Stall, 1)}
+	j := &stepper{params: p, found: make(chan []watchdog.Stall, 1)}
 	p.Lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error {
 		j.logPreviousStall()
 		return nil
 	}})
-	heartbeat.Add(p.Jobs, "evaluate", j.run)
+	watchdog.Add(p.Jobs, "evaluate", j.run)
 	freeze(p)
-	heartbeat.Add(p.Jobs, "write-down", j.writeDown)
+	watchdog.Add(p.Jobs, "write-down", j.writeDown)
 }
 
 // run steps the monitor. It makes no blocking call.
 func (j *stepper) run(ctx context.Context, _ cell.Health) error {
-	heartbeat.Idle(ctx) // the monitor cannot detect a stall of its own loop; readers of the verdict check its age
-	tick := time.NewTicker(heartbeat.Interval)
+	watchdog.Idle(ctx) // the monitor cannot detect a stall of its own loop; readers of the verdict check its age
+	tick := time.NewTicker(watchdog.Interval)
 	defer tick.Stop()
 	reported := false // a stall was passed on
 	for last := time.Now(); ; {

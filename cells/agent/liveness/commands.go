@@ -7,11 +7,11 @@ import (
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/script"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // commands provides the command "liveness", which prints the verdict and the names of all loops.
-func commands(m *heartbeat.Monitor) upstream.ScriptCmdOut {
+func commands(m *watchdog.Monitor) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("liveness", script.Command(
 		script.CmdUsage{Summary: "Print what hangs, and the names of all watched loops"},
 		func(s *script.State, _ ...string) (script.WaitFunc, error) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cilium/hive/cell"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // freezeFile in the state directory lists the names of frozen loops and tables, one a line.
@@ -33,8 +33,8 @@ func freeze(p params) {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
-	heartbeat.Add(p.Jobs, "freeze-tables", func(ctx context.Context, _ cell.Health) error {
-		heartbeat.Idle(ctx) // this loop must not count as a stall
+	watchdog.Add(p.Jobs, "freeze-tables", func(ctx context.Context, _ cell.Health) error {
+		watchdog.Idle(ctx) // this loop must not count as a stall
 		for ctx.Err() == nil {
 			for _, table := range p.DB.GetTables(p.DB.ReadTxn()) {
 				if !frozen("table " + table.Name()) {

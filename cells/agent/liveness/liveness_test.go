@@ -18,9 +18,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,13 +30,13 @@ type dance struct{ hang, thaw chan struct{} }
 
 func (d dance) run(ctx context.Context, _ cell.Health) error {
 	for {
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-d.hang:
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		<-d.hang // reports that the loop is busy
 		<-d.thaw
 	}
@@ -44,7 +44,7 @@ func (d dance) run(ctx context.Context, _ cell.Health) error {
 
 // bees is a module with the loop.
 var bees = cell.Module("bees", "Bees", cell.Provide(func() dance { return dance{make(chan struct{}), make(chan struct{})} }),
-	cell.Invoke(func(jobs job.Group, d dance) { heartbeat.Add(jobs, "dance", d.run) }))
+	cell.Invoke(func(jobs job.Group, d dance) { watchdog.Add(jobs, "dance", d.run) }))
 
 // TestScripts steps the monitor through commands; in the agent the job "evaluate" steps it.
 func TestScripts(t *testing.T) {
@@ -54,7 +54,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-func steps(m *heartbeat.Monitor, db *statedb.DB, d dance) upstream.ScriptCmdsOut {
+func steps(m *watchdog.Monitor, db *statedb.DB, d dance) upstream.ScriptCmdsOut {
 	do := func(f func(args []string) error) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: "Test"}, func(_ *script.State, args ...string) (script.WaitFunc, error) { return nil, f(args) })
 	}
@@ -84,7 +84,7 @@ func TestCell_Stall_IsReportedByNextRun(t *testing.T) {
 		d.hang <- struct{}{}
 		time.Sleep(2 * time.Minute)
 		d.thaw <- struct{}{}
-		time.Sleep(2 * heartbeat.Interval)
+		time.Sleep(2 * watchdog.Interval)
 		stop(t, h)
 		if n := strings.Count(log.String(), "something hangs"); n != 1 || !strings.Contains(log.String(), "Nothing hangs any longer") {
 			t.Errorf("%d times in the log:\n%s", n, &log)

@@ -7,21 +7,21 @@ import (
 
 	"github.com/cilium/hive/cell"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // writeDown logs and records the beginning of a stall, once per stall.
 func (j *stepper) writeDown(ctx context.Context, health cell.Health) error {
 	health.OK("nothing hangs")
 	for stalled := false; ; {
-		heartbeat.Idle(ctx)
-		var stalls []heartbeat.Stall
+		watchdog.Idle(ctx)
+		var stalls []watchdog.Stall
 		select {
 		case <-ctx.Done():
 			return nil
 		case stalls = <-j.found:
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		switch {
 		case len(stalls) > 0 && !stalled:
 			j.record(stalls)
@@ -35,19 +35,19 @@ func (j *stepper) writeDown(ctx context.Context, health cell.Health) error {
 }
 
 // record writes to the log first, because a hanging state directory may be the cause.
-func (j *stepper) record(stalls []heartbeat.Stall) {
+func (j *stepper) record(stalls []watchdog.Stall) {
 	var lines []string
 	for _, w := range stalls {
 		lines = append(lines, w.What+", since "+w.Since.UTC().Format(time.RFC3339))
 		j.Log.Error("The agent must be restarted: something hangs", "what", w.What, "since", w.Since)
 	}
 	if j.Settings.StateDir == "" {
-		j.Log.Error("Stacks of all goroutines", "stacks", string(heartbeat.Stacks()))
+		j.Log.Error("Stacks of all goroutines", "stacks", string(watchdog.Stacks()))
 		return
 	}
-	path, err := heartbeat.Record(j.Settings.StateDir, lines...)
+	path, err := watchdog.Record(j.Settings.StateDir, lines...)
 	if err != nil {
-		j.Log.Error("Stacks of all goroutines", "stacks", string(heartbeat.Stacks()), "error", err)
+		j.Log.Error("Stacks of all goroutines", "stacks", string(watchdog.Stacks()), "error", err)
 		return
 	}
 	j.Log.Error("Stacks of all goroutines were written", "file", path)
@@ -58,7 +58,7 @@ func (j *stepper) logPreviousStall() {
 	if j.Settings.StateDir == "" {
 		return
 	}
-	head, path, err := heartbeat.TakeRecord(j.Settings.StateDir)
+	head, path, err := watchdog.TakeRecord(j.Settings.StateDir)
 	switch {
 	case err != nil:
 		j.Log.Warn("The record of a stall of the previous run cannot be read", "error", err)

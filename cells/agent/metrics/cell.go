@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell collects the Prometheus metrics of the agent and serves them.
@@ -73,7 +73,7 @@ type instruments struct {
 type watched struct {
 	cell.In
 
-	Monitor *heartbeat.Monitor `optional:"true"`
+	Monitor *watchdog.Monitor `optional:"true"`
 }
 
 func newInstruments(c Config, registry *registry, w watched) (instruments, error) {

@@ -9,10 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Types of addresses, with Cilium's names.
@@ -47,7 +47,7 @@ func registerNodeHealth(jobs job.Group, p nodeHealthParams) error {
 		return err
 	}
 	latencies := p.Registry.histograms(healthLatency, latencyBuckets)
-	heartbeat.Add(jobs, "observe-node-health", func(ctx context.Context, _ cell.Health) error {
+	watchdog.Add(jobs, "observe-node-health", func(ctx context.Context, _ cell.Health) error {
 		defer feed.Close()
 		return loop.Run(ctx, p.DB, loop.Options{Tables: []statedb.TableMeta{p.Paths}}, func(r *loop.Round) error {
 			for _, change := range feed.UpTo(r.Txn, r.Changed) {

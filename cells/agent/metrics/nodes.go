@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Types of events of nodes, with Cilium's names.
@@ -42,7 +42,7 @@ func registerNodes(jobs job.Group, p nodeParams) error {
 		return err
 	}
 	n := nodeEvents{counts: p.Registry.counters(nodesEvents), known: map[string]bool{}}
-	heartbeat.Add(jobs, "count-node-events", func(ctx context.Context, _ cell.Health) error {
+	watchdog.Add(jobs, "count-node-events", func(ctx context.Context, _ cell.Health) error {
 		defer feed.Close()
 		return loop.Run(ctx, p.DB, loop.Options{Tables: []statedb.TableMeta{p.Nodes}}, func(r *loop.Round) error {
 			n.count(feed.UpTo(r.Txn, r.Changed))

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 type serverParams struct {
@@ -50,9 +50,9 @@ func registerServer(p serverParams) {
 			return server.Close()
 		},
 	})
-	heartbeat.AddVital(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddVital(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		health.OK("serving on " + listener.Addr().String())
-		heartbeat.Idle(ctx) // each request has its own goroutine
+		watchdog.Idle(ctx) // each request has its own goroutine
 		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 		defer stop()
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

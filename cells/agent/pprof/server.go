@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -67,9 +67,9 @@ func registerServer(p params) {
 			return server.Close()
 		},
 	})
-	heartbeat.Add(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
+	watchdog.Add(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		health.OK("serving profiles on " + listener.Addr().String())
-		heartbeat.Idle(ctx) // each request has its own goroutine
+		watchdog.Idle(ctx) // each request has its own goroutine
 		defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve profiles on %s: %w", listener.Addr(), err)

@@ -8,10 +8,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/selftest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell reads the report of "waggle-agent setup". It is the only writer of the table self-tests.
@@ -49,5 +49,5 @@ type params struct {
 
 func register(jobs job.Group, p params) {
 	w := &watcher{p}
-	heartbeat.AddRetried(jobs, "watch-report", w.run, retryMin, retryMax)
+	watchdog.AddRetried(jobs, "watch-report", w.run, retryMin, retryMax)
 }

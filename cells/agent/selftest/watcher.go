@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/notify"
 	"github.com/waggle-net/waggle/pkg/selftest"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // watcher maintains the table self-tests.
@@ -32,7 +32,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 	}
 	defer notify.Close(events)
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		watching := events.Add(w.Agent.StateDir) // before the read, so that no change is missed
 		row, folders, unreadable := w.evaluate(boot)
 		if err := w.commit(row, folders); err != nil {
@@ -52,7 +52,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 		if watching != nil {
 			wait = time.Second // the directory does not exist yet
 		}
-		heartbeat.IdleFor(ctx, wait)
+		watchdog.IdleFor(ctx, wait)
 		if !waitForChange(ctx, events, selftest.Path(w.Agent.StateDir), wait) {
 			return nil
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/shell"
 	"github.com/waggle-net/waggle/pkg/unixsocket"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // maxSessions is the maximum number of open sessions.
@@ -43,7 +43,7 @@ func (s *server) start(cell.HookContext) (err error) {
 	if s.socket, err = unixsocket.Listen(path, unixsocket.Options{Mode: 0o600}); err != nil {
 		return err
 	}
-	heartbeat.Add(s.Jobs, "serve", s.serve)
+	watchdog.Add(s.Jobs, "serve", s.serve)
 	return nil
 }
 
@@ -68,9 +68,9 @@ func (s *server) serve(ctx context.Context, health cell.Health) error {
 	slots := make(chan struct{}, maxSessions)
 	health.OK("listening on " + s.socket.Path())
 	for {
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		conn, err := s.socket.Accept()
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return nil

@@ -8,9 +8,9 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell writes CiliumEndpointSlices, or removes existing ones when the option is off.
@@ -39,8 +39,8 @@ func register(group job.Group, p params) {
 	switch {
 	case p.Client == nil:
 	case p.Settings.enable:
-		heartbeat.AddRetried(group, "write-slices", (&controller{p}).run, retryMin, retryMax)
+		watchdog.AddRetried(group, "write-slices", (&controller{p}).run, retryMin, retryMax)
 	default:
-		heartbeat.AddRetried(group, "remove-slices", (&remover{p}).run, retryMin, retryMax)
+		watchdog.AddRetried(group, "remove-slices", (&remover{p}).run, retryMin, retryMax)
 	}
 }

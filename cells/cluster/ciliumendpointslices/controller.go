@@ -17,11 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // controller writes slices while this replica leads.
@@ -67,7 +67,7 @@ func (t *term) run(ctx context.Context, health cell.Health) error {
 	group, ctx := errgroup.WithContext(ctx)
 	watched := func(name string, f func(context.Context) error) {
 		group.Go(func() error {
-			ctx, end := heartbeat.With(ctx, name)
+			ctx, end := watchdog.With(ctx, name)
 			defer end()
 			return f(ctx)
 		})
@@ -79,7 +79,7 @@ func (t *term) run(ctx context.Context, health cell.Health) error {
 	watched("follow-ciliumendpointslices", existing.Run)
 	watched("write", t.write)
 	watched("report", func(ctx context.Context) error { return t.report(ctx, health) })
-	heartbeat.Idle(ctx) // the goroutines have their own heartbeats
+	watchdog.Idle(ctx) // the goroutines have their own heartbeats
 	return group.Wait()
 }
 

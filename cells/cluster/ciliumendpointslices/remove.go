@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -54,7 +54,7 @@ func (r *remover) lead(ctx context.Context, health cell.Health) error {
 			return err
 		}
 		health.OK(fmt.Sprintf("%d slices will be removed after agents have switched to CiliumEndpoints", len(left)))
-		if err := heartbeat.Sleep(ctx, graceTime); err != nil {
+		if err := watchdog.Sleep(ctx, graceTime); err != nil {
 			return err
 		}
 		if err := r.removeAll(ctx); err != nil {
@@ -62,7 +62,7 @@ func (r *remover) lead(ctx context.Context, health cell.Health) error {
 		}
 	}
 	health.OK("no slices are written: --enable-cilium-endpoint-slice is off")
-	heartbeat.Idle(ctx) // no further work
+	watchdog.Idle(ctx) // no further work
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -74,11 +74,11 @@ func (r *remover) removeAll(ctx context.Context) error {
 	}
 	limiter := rate.NewLimiter(removeRate, 1)
 	for _, name := range left {
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		if err := limiter.Wait(ctx); err != nil {
 			return err
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		if err := leadership.Check(r.DB, r.Leadership); err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (r *remover) list(ctx context.Context) (names []string, err error) {
 	options := metav1.ListOptions{Limit: pageSize, LabelSelector: labels.Set{ciliumv2.ManagedByLabel: ciliumv2.ManagedByUs}.String()}
 	for {
 		var page metav1.PartialObjectMetadataList
-		heartbeat.Busy(ctx) // each page is a request
+		watchdog.Busy(ctx) // each page is a request
 		err := r.Client.List(ctx, kubeapi.CiliumEndpointSlices.MetadataOnly(), "", options, &page)
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return nil, nil

@@ -12,9 +12,9 @@ import (
 
 	"github.com/cilium/hive/cell"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -35,7 +35,7 @@ func (t *term) report(ctx context.Context, health cell.Health) error {
 				health.OK(text)
 			}
 		}
-		if err := heartbeat.Sleep(ctx, reportEvery); err != nil {
+		if err := watchdog.Sleep(ctx, reportEvery); err != nil {
 			return err
 		}
 	}

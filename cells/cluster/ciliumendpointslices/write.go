@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // errDropped is returned when the API server does not store entries completely.
@@ -28,7 +28,7 @@ const (
 // write makes one write after the other until ctx ends. A failed write is retried later and does not delay other slices. A conflict is not a failure.
 func (t *term) write(ctx context.Context) error {
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		op, completes, wait := t.next()
 		if op == nil && !completes {
 			if err := t.idle(ctx, wait); err != nil {
@@ -105,7 +105,7 @@ func (t *term) next() (op *operation, completes bool, wait time.Duration) {
 
 // idle waits for the time limit, or for a change if limit is 0.
 func (t *term) idle(ctx context.Context, limit time.Duration) error {
-	heartbeat.Idle(ctx) // the caller calls Busy
+	watchdog.Idle(ctx) // the caller calls Busy
 	var over <-chan time.Time
 	if limit > 0 {
 		timer := time.NewTimer(limit)

@@ -17,11 +17,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/identityrounds"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/version"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell answers the probes of kubelet and serves the metrics of the cluster role.
@@ -55,7 +55,7 @@ type params struct {
 	Log       *slog.Logger
 	Config    Config
 	Handler   handler
-	Monitor   *heartbeat.Monitor
+	Monitor   *watchdog.Monitor
 }
 
 func register(p params) error {
@@ -74,7 +74,7 @@ func (p params) start(ctx cell.HookContext) error {
 	if err := at.open(ctx); err != nil {
 		return err
 	}
-	heartbeat.AddVital(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddVital(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		if at.listener == nil {
 			p.Log.Info("Another replica on this node serves the health port until it stops", "address", at.address)
 			if err := at.wait(ctx, health); err != nil || at.listener == nil {
@@ -83,7 +83,7 @@ func (p params) start(ctx cell.HookContext) error {
 		}
 		l := at.listener
 		health.OK("listening on " + l.Addr().String())
-		heartbeat.Idle(ctx) // each request has its own goroutine
+		watchdog.Idle(ctx) // each request has its own goroutine
 		server := &http.Server{Handler: p.Handler, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout,
 			ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)}
 		defer context.AfterFunc(ctx, func() { server.Close() })()
@@ -106,7 +106,7 @@ type inputs struct {
 	Leaders statedb.Table[leadership.Leadership]
 	Modules statedb.Table[health.Status]
 	Rounds  statedb.Table[identityrounds.Round]
-	Monitor *heartbeat.Monitor
+	Monitor *watchdog.Monitor
 }
 
 func newHandler(in inputs) handler {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/cilium/hive/cell"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -66,7 +66,7 @@ func (p *port) wait(ctx context.Context, health cell.Health) error {
 	health.OK("another replica on this node listens on " + p.address + " and serves health probes")
 	hangs := 0
 	for p.listener == nil {
-		if err := heartbeat.Sleep(ctx, p.pause); err != nil {
+		if err := watchdog.Sleep(ctx, p.pause); err != nil {
 			return nil // ctx has ended
 		}
 		stall, live := p.live(ctx)

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 func lives(context.Context) (string, bool) { return "", true }
@@ -21,7 +21,7 @@ func lives(context.Context) (string, bool) { return "", true }
 // The second replica on a node waits for the port while the first one answers for both, and listens when the first one ends.
 func TestPort_UsedByOtherReplica_Waits(t *testing.T) {
 	t.Parallel()
-	first := httptest.NewServer(newHandler(inputs{DB: statedb.New(), Monitor: heartbeat.NewMonitor()}))
+	first := httptest.NewServer(newHandler(inputs{DB: statedb.New(), Monitor: watchdog.NewMonitor()}))
 	defer first.Close()
 	second := &port{address: first.Listener.Addr().String(), pause: time.Millisecond, live: lives}
 	require.NoError(t, second.open(t.Context()))

@@ -10,12 +10,12 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // TestLive_StalledLoop_IsUnhealthy also checks that /livez and /healthz are 200 again when the loop no longer hangs.
 func TestLive_StalledLoop_IsUnhealthy(t *testing.T) {
-	monitor, db := heartbeat.NewMonitor(), statedb.New()
+	monitor, db := watchdog.NewMonitor(), statedb.New()
 	h := newHandler(inputs{DB: db, Monitor: monitor})
 	probe := func(want int, text string) {
 		t.Helper()
@@ -27,12 +27,12 @@ func TestLive_StalledLoop_IsUnhealthy(t *testing.T) {
 			}
 		}
 	}
-	end := heartbeat.Task(heartbeat.NewGroup(nil, monitor, cell.FullModuleID{"leader-election"}), "elect", time.Second)
-	monitor.Step(heartbeat.Interval, db.ReadTxn())
+	end := watchdog.Task(watchdog.NewGroup(nil, monitor, cell.FullModuleID{"leader-election"}), "elect", time.Second)
+	monitor.Step(watchdog.Interval, db.ReadTxn())
 	probe(http.StatusOK, "Ok - ")
-	monitor.Step(heartbeat.Interval, db.ReadTxn())
+	monitor.Step(watchdog.Interval, db.ReadTxn())
 	probe(http.StatusServiceUnavailable, "loop leader-election/elect hangs")
 	end()
-	monitor.Step(heartbeat.Interval, db.ReadTxn())
+	monitor.Step(watchdog.Interval, db.ReadTxn())
 	probe(http.StatusOK, "Ok - ")
 }

@@ -11,12 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // allocator assigns pod CIDRs while this replica leads.
@@ -50,7 +50,7 @@ func (a *allocator) run(ctx context.Context, health cell.Health) error {
 // lead runs rounds until ctx ends or a round fails.
 func (a *allocator) lead(ctx context.Context, health cell.Health) error {
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		began := time.Now()
 		r, err := a.round(ctx)
 		if err != nil {
@@ -111,7 +111,7 @@ func (a *allocator) list(ctx context.Context) (nodes []ciliumv2.CiliumNode, vers
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		var page ciliumv2.CiliumNodeList
-		heartbeat.Busy(ctx) // each page is a request
+		watchdog.Busy(ctx) // each page is a request
 		if err := a.Client.List(ctx, kubeapi.CiliumNodes, "", options, &page); err != nil {
 			return nil, "", err
 		}
@@ -135,7 +135,7 @@ func (a *allocator) follow(ctx context.Context, r result) error {
 		return err
 	}
 	defer w.Stop()
-	heartbeat.IdleFor(ctx, due) // lead starts the next round
+	watchdog.IdleFor(ctx, due) // lead starts the next round
 	for {
 		select {
 		case <-ctx.Done():

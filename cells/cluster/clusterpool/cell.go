@@ -8,10 +8,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell assigns pod CIDRs to nodes.
@@ -46,5 +46,5 @@ func register(group job.Group, p params) {
 		return
 	}
 	a := &allocator{params: p}
-	heartbeat.AddRetried(group, "give-cidrs", a.run, retryMin, retryMax)
+	watchdog.AddRetried(group, "give-cidrs", a.run, retryMin, retryMax)
 }

@@ -8,11 +8,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -72,7 +72,7 @@ func (a *allocator) writeOne(ctx context.Context, g assignment) error {
 		if err := leadership.Check(a.DB, a.Leadership); err != nil {
 			return err
 		}
-		heartbeat.Busy(ctx) // each request may take long
+		watchdog.Busy(ctx) // each request may take long
 		data, err := patch(node, g.cidrs)
 		if err != nil {
 			return err
@@ -81,7 +81,7 @@ func (a *allocator) writeOne(ctx context.Context, g assignment) error {
 		if !apierrors.IsConflict(err) || try == attempts {
 			return err
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		now := &ciliumv2.CiliumNode{}
 		if getErr := a.Client.Get(ctx, kubeapi.CiliumNodes, "", node.Name, now); getErr != nil {
 			return getErr

@@ -10,10 +10,10 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/staleobjects"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell deletes stale CiliumEndpoints and CiliumNodes.
@@ -56,6 +56,6 @@ func register(group job.Group, p params) error {
 		return nil
 	}
 	c := &collector{params: p}
-	heartbeat.AddRetried(group, "collect", c.run, time.Second, time.Minute)
+	watchdog.AddRetried(group, "collect", c.run, time.Second, time.Minute)
 	return nil
 }

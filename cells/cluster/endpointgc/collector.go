@@ -8,11 +8,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/staleobjects"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // collector deletes stale objects while this replica is the leader.
@@ -64,7 +64,7 @@ func (c *collector) round(ctx context.Context) (found, deleted int, err error) {
 		}
 		if row.Rounds >= enough && tried < mostInOneRound {
 			tried++
-			heartbeat.Busy(ctx)
+			watchdog.Busy(ctx)
 			gone, failure := c.remove(ctx, s)
 			if gone {
 				c.Log.Info("Deleted a stale object", "resource", row.Resource, "name", row.Name, "reason", row.Reason)
@@ -111,7 +111,7 @@ func (c *collector) list(ctx context.Context, r kubeapi.Resource, take func(obje
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		var page metav1.PartialObjectMetadataList
-		heartbeat.Busy(ctx) // each page is a request
+		watchdog.Busy(ctx) // each page is a request
 		if err := c.Client.List(ctx, r, "", options, &page); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (c *collector) remove(ctx context.Context, s suspect) (gone bool, err error
 	if err := leadership.Check(c.DB, c.Leadership); err != nil {
 		return false, err
 	}
-	heartbeat.Busy(ctx)
+	watchdog.Busy(ctx)
 	only := &metav1.Preconditions{UID: &s.object.UID, ResourceVersion: &s.object.ResourceVersion}
 	err = c.Client.Delete(ctx, s.resource, s.object.Namespace, s.object.Name, only)
 	switch {

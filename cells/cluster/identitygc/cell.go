@@ -10,10 +10,10 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/identityrounds"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell deletes unused CiliumIdentities.
@@ -66,6 +66,6 @@ func register(group job.Group, p params) error {
 	case p.Client == nil || p.Config.Interval == 0:
 		return nil
 	}
-	heartbeat.AddRetried(group, "collect", newCollector(p).run, time.Second, time.Minute)
+	watchdog.AddRetried(group, "collect", newCollector(p).run, time.Second, time.Minute)
 	return nil
 }

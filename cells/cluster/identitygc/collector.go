@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/identityrounds"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -58,7 +58,7 @@ func (c *collector) lead(ctx context.Context, health cell.Health) {
 	var before identityrounds.Round
 	for ctx.Err() == nil {
 		began := c.now()
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		round, blind, err := c.round(ctx)
 		if err == nil {
 			err = c.note(&round)
@@ -80,7 +80,7 @@ func (c *collector) lead(ctx context.Context, health cell.Health) {
 			before = round
 		}
 		pause := max(c.Config.Interval-c.now().Sub(began), 0)
-		heartbeat.IdleFor(ctx, pause)
+		watchdog.IdleFor(ctx, pause)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -125,11 +125,11 @@ func (c *collector) round(ctx context.Context) (round identityrounds.Round, blin
 	round.Overdue = len(overdue)
 	var listed time.Time // zero: not listed for a deletion yet
 	for _, o := range overdue {
-		heartbeat.IdleFor(ctx, c.Config.LimitInterval)
+		watchdog.IdleFor(ctx, c.Config.LimitInterval)
 		if err := c.limiter.Wait(ctx); err != nil {
 			return round, false, err
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		now := c.now()
 		if now.Sub(began) >= c.Config.Interval {
 			break
@@ -162,7 +162,7 @@ func (c *collector) identities(ctx context.Context) (list []object, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		var page metav1.PartialObjectMetadataList
-		heartbeat.Busy(ctx) // each page is a request
+		watchdog.Busy(ctx) // each page is a request
 		if err := c.Client.List(ctx, kubeapi.CiliumIdentities.MetadataOnly(), "", options, &page); err != nil {
 			return nil, err
 		}
@@ -184,7 +184,7 @@ func (c *collector) used(ctx context.Context) (map[string]bool, error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		var page ciliumv2.CiliumEndpointList
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		if err := c.Client.List(ctx, kubeapi.CiliumEndpoints, "", options, &page); err != nil {
 			return nil, err
 		}
@@ -204,7 +204,7 @@ func (c *collector) remove(ctx context.Context, o object) (gone bool, err error)
 	if err := leadership.Check(c.DB, c.Leadership); err != nil {
 		return false, err
 	}
-	heartbeat.Busy(ctx)
+	watchdog.Busy(ctx)
 	only := &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}
 	err = c.Client.Delete(ctx, kubeapi.CiliumIdentities, "", o.Name, only)
 	switch {

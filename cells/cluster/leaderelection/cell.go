@@ -9,9 +9,9 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell elects a leader among the replicas of the cluster role.
@@ -47,5 +47,5 @@ func register(p params) {
 		return
 	}
 	e := newElector(p.Settings, &apiLease{client: p.Client, namespace: p.Settings.namespace}, p.DB, p.Table, p.Log)
-	heartbeat.AddRetried(p.Jobs, "elect", e.run, time.Second, 10*time.Second)
+	watchdog.AddRetried(p.Jobs, "elect", e.run, time.Second, 10*time.Second)
 }

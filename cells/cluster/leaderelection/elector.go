@@ -13,8 +13,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // elector is a candidate of one election.
@@ -41,7 +41,7 @@ func (e *elector) run(ctx context.Context, health cell.Health) error {
 		if err := e.expire(); err != nil {
 			return err
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		row := e.round(ctx)
 		if ctx.Err() != nil {
 			break
@@ -50,7 +50,7 @@ func (e *elector) run(ctx context.Context, health cell.Health) error {
 			return err
 		}
 		e.report(health)
-		heartbeat.IdleFor(ctx, 2*e.period)
+		watchdog.IdleFor(ctx, 2*e.period)
 		e.wait(ctx)
 	}
 	return e.release(context.WithoutCancel(ctx))

@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
@@ -53,7 +53,7 @@ func registerController(jobs job.Group, c controller) {
 	txn.Commit()
 	c.Routes.Expect(routesOwner)
 	c.Routes.Expect(podRoutesOwner)
-	heartbeat.AddRetried(jobs, "compute-devices", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddRetried(jobs, "compute-devices", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
 	}, 100*time.Millisecond, time.Minute)
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Device], o *ops) error {
-	_, err := heartbeat.Register(params, table,
+	_, err := watchdog.Register(params, table,
 		(*tables.Device).Clone, (*tables.Device).WithStatus, (*tables.Device).GetStatus, o, nil,
 		reconciler.WithName("devices"),
 		reconciler.WithRefreshing(0, nil), // the repair job finds drift in the observed tables

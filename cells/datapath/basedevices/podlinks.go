@@ -11,9 +11,9 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
@@ -40,7 +40,7 @@ func registerPodLinks(jobs job.Group, db *statedb.DB, a agent.Agent, table state
 		return // IPv6 has no reverse path filter setting
 	}
 	p := &podLinks{db: db, endpoints: table, writer: w}
-	heartbeat.Add(jobs, "compute-pod-links", p.run)
+	watchdog.Add(jobs, "compute-pod-links", p.run)
 }
 
 // run passes the settings of changed endpoints to the writer, so that the cost of an ADD does not depend on the number of endpoints. It passes all settings

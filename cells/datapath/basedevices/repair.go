@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // repair compares desired devices with observed ones and marks rows pending that differ.
@@ -29,7 +29,7 @@ type repair struct {
 }
 
 func registerRepair(jobs job.Group, r repair) {
-	heartbeat.Add(jobs, "repair-devices", r.run)
+	watchdog.Add(jobs, "repair-devices", r.run)
 }
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {

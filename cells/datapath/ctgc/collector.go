@@ -10,8 +10,8 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -46,18 +46,18 @@ func newCollector(c Config, a *access) (*collector, error) {
 }
 
 func register(jobs job.Group, c *collector) {
-	heartbeat.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
-	heartbeat.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
-	heartbeat.AddRetried(jobs, "collect-lost-addresses", c.followNode, minRetry, maxRetry)
-	heartbeat.AddRetried(jobs, "collect-kept-addresses", c.followExclusions, minRetry, maxRetry)
-	heartbeat.AddRetried(jobs, "hear-signals", c.receiveSignals, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "collect-lost-addresses", c.followNode, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "collect-kept-addresses", c.followExclusions, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "hear-signals", c.receiveSignals, minRetry, maxRetry)
 }
 
 // run makes a pass at once, and again at each request and interval.
 func (c *collector) run(ctx context.Context, health cell.Health) error {
 	pause := time.Duration(0)
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		last := c.began
 		c.began = time.Now()
 		p := &pass{access: c.access, began: c.began, pause: pause, observe: c.newTraffic}
@@ -99,12 +99,12 @@ func (c *collector) await(ctx context.Context) (time.Duration, error) {
 	timer := time.NewTimer(time.Until(c.began.Add(c.interval())))
 	defer timer.Stop()
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		removed, changes := c.removals()
 		if removed {
 			return c.space(ctx, removalSpacing, removalPause)
 		}
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()

@@ -14,8 +14,8 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // answerTicks is the maximum difference, in ticks, between the expiry of the initiator's entry and the expiry of the reply entry of a flow that gets replies.
@@ -85,7 +85,7 @@ func (a *access) followExclusions(ctx context.Context, health cell.Health) error
 	excluded := &excludedPrefixes{table: a.exclusions}
 	var due []time.Time // scans of the last change
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		excluded.read(a.db.ReadTxn())
 		if excluded.news {
 			excluded.news, due = false, []time.Time{time.Now()}
@@ -97,7 +97,7 @@ func (a *access) followExclusions(ctx context.Context, health cell.Health) error
 		if len(due) > 0 {
 			timer = time.After(time.Until(due[0]))
 		}
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -106,7 +106,7 @@ func (a *access) followExclusions(ctx context.Context, health cell.Health) error
 		case <-timer:
 			due = due[1:]
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		ended, err := a.collectStranded(excluded.end)
 		if err != nil {
 			return fmt.Errorf("collect masqueraded flows to excluded prefixes: %w", err)

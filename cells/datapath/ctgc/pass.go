@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // found is the result of a pass for one map.
@@ -132,11 +132,11 @@ func (p *pass) rest(ctx context.Context) error {
 	if p.pause > 0 && len(p.heard.wake) > 0 {
 		p.pause = 0
 	}
-	heartbeat.Busy(ctx)
+	watchdog.Busy(ctx)
 	if p.pause == 0 {
 		return ctx.Err()
 	}
-	return heartbeat.Sleep(ctx, p.pause)
+	return watchdog.Sleep(ctx, p.pause)
 }
 
 // evaluate deletes the dead flows of a slice and counts the others.

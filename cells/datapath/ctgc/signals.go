@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/hive/cell"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -125,9 +125,9 @@ func (a *access) receiveSignals(ctx context.Context, health cell.Health) error {
 	defer stop()
 	health.OK("waiting for signals")
 	for {
-		heartbeat.IdleFor(ctx, signalWait)
+		watchdog.IdleFor(ctx, signalWait)
 		s, err := ring.Read(time.Now().Add(signalWait))
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		some := false
 		for ; err == nil; s, err = ring.Read(time.Unix(1, 0)) { // read pending records without waiting
 			a.heard.note(s)
@@ -143,7 +143,7 @@ func (a *access) receiveSignals(ctx context.Context, health cell.Health) error {
 			continue
 		}
 		a.heard.hurry()
-		if heartbeat.Sleep(ctx, signalPause) != nil {
+		if watchdog.Sleep(ctx, signalPause) != nil {
 			return nil
 		}
 	}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // grace is how long an address may be missing before flows with it are deleted. A reconfiguration of a device removes its addresses for a moment, which is long
@@ -122,7 +122,7 @@ func (a *access) followNode(ctx context.Context, health cell.Health) error {
 	own := &ownAddresses{table: a.nodes, devices: a.devices, grace: a.grace}
 	var due []time.Time // scans; a change does not postpone the next one
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		own.read(a.db.ReadTxn())
 		if own.news {
 			own.news = false
@@ -133,7 +133,7 @@ func (a *access) followNode(ctx context.Context, health cell.Health) error {
 		if len(due) > 0 {
 			timer = time.After(time.Until(due[0]))
 		}
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -144,7 +144,7 @@ func (a *access) followNode(ctx context.Context, health cell.Health) error {
 		case <-timer:
 			due = due[1:]
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		ended, err := a.collectStranded(own.end)
 		if err != nil {
 			return fmt.Errorf("collect flows of removed node addresses: %w", err)

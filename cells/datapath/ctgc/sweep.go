@@ -10,7 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -56,7 +56,7 @@ func (a *access) sweep(ctx context.Context, health cell.Health) error {
 		_, frontends := a.served.tables.Frontends.AllWatch(txn)
 		_, backends := a.served.tables.Backends.AllWatch(txn)
 		frontendsKnown, backendsKnown := completes(txn, a.served.tables.Frontends), completes(txn, a.served.tables.Backends)
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		took, n, err := a.sweepOnce()
 		if err != nil {
 			return fmt.Errorf("collect flows of removed services: %w", err)
@@ -65,14 +65,14 @@ func (a *access) sweep(ctx context.Context, health cell.Health) error {
 			late = []time.Duration{answerTime}
 		}
 		health.OK(fmt.Sprintf("%d entries scanned", n))
-		if heartbeat.Sleep(ctx, budget.rest(took)) != nil {
+		if watchdog.Sleep(ctx, budget.rest(took)) != nil {
 			return nil
 		}
 		var timer <-chan time.Time
 		if len(late) > 0 {
 			timer = time.After(late[0])
 		}
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -37,7 +37,7 @@ type observer struct {
 
 func registerObserver(jobs job.Group, k kernel, s *store, log *slog.Logger) {
 	o := &observer{kernel: k, store: s, log: log}
-	heartbeat.Add(jobs, "mirror-kernel", o.run)
+	watchdog.Add(jobs, "mirror-kernel", o.run)
 }
 
 // run follows the kernel until the context ends, and starts again after a failure.
@@ -55,7 +55,7 @@ func (o *observer) run(ctx context.Context, health cell.Health) error {
 		if time.Since(begun) > verify {
 			backoff = &job.ExponentialBackoff{Min: 20 * time.Millisecond, Max: 5 * time.Second}
 		}
-		if heartbeat.Sleep(ctx, backoff.Wait()) != nil {
+		if watchdog.Sleep(ctx, backoff.Wait()) != nil {
 			return nil
 		}
 	}
@@ -94,12 +94,12 @@ func (o *observer) follow(ctx context.Context) error {
 	defer relist.Stop()
 	var wanted, committed time.Time // time of the request for a list of routes, zero without one; time of the last commit
 	for {
-		heartbeat.IdleFor(ctx, verify)
+		watchdog.IdleFor(ctx, verify)
 		select {
 		case <-ctx.Done():
 			return nil
 		case c, ok := <-f.Changes():
-			heartbeat.Busy(ctx)
+			watchdog.Busy(ctx)
 			if !ok {
 				return lost(f.Err())
 			}
@@ -116,13 +116,13 @@ func (o *observer) follow(ctx context.Context) error {
 				relist.Reset(max(0, min(quiet, quietTimeout-time.Since(wanted))))
 			}
 		case <-relist.C:
-			heartbeat.Busy(ctx)
+			watchdog.Busy(ctx)
 			wanted = time.Time{}
 			if err := o.listRoutes(); err != nil {
 				return err
 			}
 		case <-full.C:
-			heartbeat.Busy(ctx)
+			watchdog.Busy(ctx)
 			if err := o.list(); err != nil {
 				return err
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell follows the configuration file of the ip-masq-agent.
@@ -78,6 +78,6 @@ func register(jobs job.Group, p params) error {
 		p.Complete(txn)
 		return nil
 	}
-	heartbeat.AddRetried(jobs, "follow-file", (&follower{params: p, newWatcher: fsnotify.NewWatcher}).run, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "follow-file", (&follower{params: p, newWatcher: fsnotify.NewWatcher}).run, minRetry, maxRetry)
 	return nil
 }

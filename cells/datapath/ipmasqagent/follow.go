@@ -10,10 +10,10 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/notify"
 	"github.com/waggle-net/waggle/pkg/rows"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -35,7 +35,7 @@ type follower struct {
 func (f *follower) run(ctx context.Context, health cell.Health) error {
 	defer f.unwatch()
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		watched := f.watch() // before reading, so that no change is missed
 		rows, found, err := read(f.Config.Path)
 		if err == nil {
@@ -53,7 +53,7 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 		if !watched {
 			wait = absent
 		}
-		heartbeat.IdleFor(ctx, wait+unsettled)
+		watchdog.IdleFor(ctx, wait+unsettled)
 		if !f.changes(ctx, wait) {
 			return nil
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/socketlb"
@@ -27,6 +26,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // newTable creates the table attachments. The table is complete when devices and endpoints are; until then nothing is detached.
@@ -67,7 +67,7 @@ type controller struct {
 }
 
 func registerController(c controller) {
-	heartbeat.Add(c.Jobs, "plan-attachments", c.run)
+	watchdog.Add(c.Jobs, "plan-attachments", c.run)
 }
 
 // run has no debounce interval, because an ADD waits for its attachment. Commits that arrive during a pass form one batch.

@@ -11,12 +11,12 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/version"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -65,7 +65,7 @@ func (g *generation) start(cell.HookContext) error {
 		return err
 	}
 	err := g.load(1)
-	heartbeat.Add(g.params.Jobs, "load-programs", func(ctx context.Context, health cell.Health) error { return g.retry(ctx, health, err) })
+	watchdog.Add(g.params.Jobs, "load-programs", func(ctx context.Context, health cell.Health) error { return g.retry(ctx, health, err) })
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (g *generation) retry(ctx context.Context, health cell.Health, err error) e
 			logged = err.Error()
 			g.params.Log.Warn("Programs cannot be loaded; programs of the previous run stay attached", "generation", g.number, "error", err)
 		}
-		if heartbeat.Sleep(ctx, pause) != nil {
+		if watchdog.Sleep(ctx, pause) != nil {
 			return nil
 		}
 		err = g.load(attempt)

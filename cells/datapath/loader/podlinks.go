@@ -13,13 +13,13 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/podmtus"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // pause is the minimum time between two checks; the first check after a pause does not wait.
@@ -36,7 +36,7 @@ type linkWatch struct {
 }
 
 func registerLinks(jobs job.Group, w linkWatch) {
-	heartbeat.Add(jobs, "repair-pod-links", w.run)
+	watchdog.Add(jobs, "repair-pod-links", w.run)
 }
 
 // known is the state of the checks that is not in the tables.

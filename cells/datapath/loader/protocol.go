@@ -9,9 +9,9 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // protocolState is the protocol that programs on hooks use between each other; see bpf/protocol.h.
@@ -38,7 +38,7 @@ func (g *generation) settleProtocol() error {
 
 // registerProtocol adds the job that sets the highest protocol when every hook runs this generation.
 func registerProtocol(g *generation, db *statedb.DB, table statedb.Table[*attachments.Attachment]) {
-	heartbeat.AddRetried(g.params.Jobs, "raise-protocol", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddRetried(g.params.Jobs, "raise-protocol", func(ctx context.Context, health cell.Health) error {
 		replaced := func(r *loop.Round) bool { r.Watch(table); return attachments.Replaced(r.Txn, table) }
 		if !loop.Await(ctx, db, loop.Options{Tables: []statedb.TableMeta{table}}, replaced) {
 			return nil

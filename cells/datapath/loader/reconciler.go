@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 )
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*attachments.Attachment], o *ops) error {
-	_, err := heartbeat.Register(params, table,
+	_, err := watchdog.Register(params, table,
 		(*attachments.Attachment).Clone, (*attachments.Attachment).WithStatus, (*attachments.Attachment).GetStatus, o, nil,
 		reconciler.WithName("attachments"),
 		reconciler.WithPruning(pruneInterval),

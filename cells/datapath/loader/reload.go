@@ -9,10 +9,10 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // reload loads the programs again after maps of flows have been resized: programs that were loaded for the change use two maps, and keep the former maps in
@@ -24,7 +24,7 @@ func (g *generation) reload(ctx context.Context, health cell.Health) error {
 	}
 	for attempt, pause := 1, firstReload; g.params.Kernel.Programs.Resizing(); attempt++ {
 		if attempt > 1 {
-			if heartbeat.Sleep(ctx, pause) != nil {
+			if watchdog.Sleep(ctx, pause) != nil {
 				return nil
 			}
 			pause = min(2*pause, lastReload)

@@ -16,9 +16,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // maxNamed is the number of programs ahead of ours that the health names.
@@ -41,13 +41,13 @@ func newVerifier(k kernel, w drift.Watch, table statedb.RWTable[*attachments.Att
 
 // registerVerify adds the jobs that verify on a timer, and whenever the kernel announces a change that may concern a row.
 func registerVerify(jobs job.Group, v *verifier) {
-	heartbeat.AddTimer(jobs, "verify-attachments", func(context.Context) error {
+	watchdog.AddTimer(jobs, "verify-attachments", func(context.Context) error {
 		_, err := v.look()
 		return err
 	}, v.watch.Interval)
 	for name, next := range map[string]func(context.Context) error{
 		"follow-filters": v.filtersChanged, "follow-rule": v.kernel.Pods.RuleChanged, "follow-pins": v.kernel.Devices.PinsChanged} {
-		heartbeat.Add(jobs, name, func(ctx context.Context, health cell.Health) error {
+		watchdog.Add(jobs, name, func(ctx context.Context, health cell.Health) error {
 			return drift.Follow(ctx, health, next, v.look)
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // nextName is the suffix of the name of a map of flows that will replace a map of another size. Releases that do not know such maps treat the pin as one of
@@ -234,7 +234,7 @@ func (s *store) migrateAll(ctx context.Context) error {
 	var errs []error
 	for name, o := range s.open {
 		if o.next != nil {
-			heartbeat.Busy(ctx)
+			watchdog.Busy(ctx)
 			errs = append(errs, s.migrate(name, o.next, o.m))
 		}
 	}
@@ -288,8 +288,8 @@ func (s *store) closeRetired(ctx context.Context) error {
 	s.mu.RLock()
 	retired := len(s.retired)
 	s.mu.RUnlock()
-	heartbeat.Snapshot(ctx, s.DB) // the job no longer follows a table
-	if retired == 0 || heartbeat.Sleep(ctx, retireAfter) != nil {
+	watchdog.Snapshot(ctx, s.DB) // the job no longer follows a table
+	if retired == 0 || watchdog.Sleep(ctx, retireAfter) != nil {
 		return nil // the stop hook closes them
 	}
 	s.mu.Lock()

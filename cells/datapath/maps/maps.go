@@ -20,11 +20,11 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -92,9 +92,9 @@ func (s *store) start(cell.HookContext) error {
 	s.mu.Unlock()
 	s.publishAll()
 	failed := s.failures()
-	heartbeat.Add(s.Jobs, "open-maps", func(ctx context.Context, _ cell.Health) error { return s.retry(ctx, failed) })
-	heartbeat.AddRetried(s.Jobs, "follow-filled-maps", s.followFilled, firstUnmark, lastUnmark)
-	heartbeat.AddRetried(s.Jobs, "drop-resized-maps", s.dropResized, firstUnmark, lastUnmark)
+	watchdog.Add(s.Jobs, "open-maps", func(ctx context.Context, _ cell.Health) error { return s.retry(ctx, failed) })
+	watchdog.AddRetried(s.Jobs, "follow-filled-maps", s.followFilled, firstUnmark, lastUnmark)
+	watchdog.AddRetried(s.Jobs, "drop-resized-maps", s.dropResized, firstUnmark, lastUnmark)
 	s.addRepin()
 	return nil
 }
@@ -108,7 +108,7 @@ func (s *store) retry(ctx context.Context, failed error) error {
 			logged = failed.Error()
 			s.Log.Warn("Maps cannot be used; attached programs stay unchanged", "error", failed)
 		}
-		if heartbeat.Sleep(ctx, pause) != nil {
+		if watchdog.Sleep(ctx, pause) != nil {
 			return nil
 		}
 		s.reopen()
@@ -239,7 +239,7 @@ func (s *store) unpinShadows() (dropped []opened, err error) {
 // already.
 func (s *store) exchangeAll(ctx context.Context) {
 	for name := range s.Specs {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		if ctx.Err() != nil {
 			return
 		}

@@ -12,17 +12,17 @@ import (
 	"github.com/cilium/hive/cell"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // addRepin adds the jobs that restore removed pins: at once when the kernel announces the removal, otherwise on a timer. The agent has the maps open, so no
 // contents are lost.
 func (s *store) addRepin() {
 	look := func() (bool, error) { return false, s.repin() }
-	heartbeat.AddTimer(s.Jobs, "verify-pins", func(context.Context) error { return s.repin() }, s.Drift.Interval)
-	heartbeat.Add(s.Jobs, "follow-pins", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddTimer(s.Jobs, "verify-pins", func(context.Context) error { return s.repin() }, s.Drift.Interval)
+	watchdog.Add(s.Jobs, "follow-pins", func(ctx context.Context, health cell.Health) error {
 		return drift.Follow(ctx, health, s.Kernel.Watch(s.dir), look)
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -18,6 +17,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // settle is the minimum time between two computations: it combines a burst of changes, and does not delay a single change.
@@ -48,7 +48,7 @@ func newInitializers(db *statedb.DB, netdevs statedb.RWTable[*tables.Netdev], ex
 
 func registerController(jobs job.Group, c controller) {
 	var all *exclusions // a retry continues where the previous attempt ended
-	heartbeat.AddRetried(jobs, "compute-netdevs", func(ctx context.Context, health cell.Health) (err error) {
+	watchdog.AddRetried(jobs, "compute-netdevs", func(ctx context.Context, health cell.Health) (err error) {
 		if all == nil {
 			if all, err = followExclusions(c.DB, c.Rules, c.Nodes); err != nil {
 				return err

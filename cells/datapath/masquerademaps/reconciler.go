@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/mapreconciler"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // verifier compares the maps with their rows.
@@ -53,7 +53,7 @@ func newVerifier(p verifierParams) (*verifier, error) {
 
 // registerVerify runs the verifier on a timer.
 func registerVerify(jobs job.Group, v *verifier) {
-	heartbeat.AddTimer(jobs, "verify-netdevs", v.run, v.watch.Interval)
+	watchdog.AddTimer(jobs, "verify-netdevs", v.run, v.watch.Interval)
 }
 
 func (v *verifier) run(ctx context.Context) error {

@@ -13,10 +13,10 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/dissect"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/tables/drops"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -68,7 +68,7 @@ func newPump(p pumpParams) *pump {
 }
 
 func registerReader(jobs job.Group, p *pump) {
-	heartbeat.AddRetried(jobs, "read-events", p.run, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "read-events", p.run, minRetry, maxRetry)
 }
 
 func (p *pump) run(ctx context.Context, health cell.Health) error {
@@ -83,9 +83,9 @@ func (p *pump) run(ctx context.Context, health cell.Health) error {
 	for {
 		now := time.Now()
 		p.checkLost(r, now, health)
-		heartbeat.IdleFor(ctx, lostEvery)
+		watchdog.IdleFor(ctx, lostEvery)
 		record, err := r.Read(p.deadline(now))
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil

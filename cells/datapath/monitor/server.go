@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/unixsocket"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -40,7 +40,7 @@ func registerServer(log *slog.Logger, lifecycle cell.Lifecycle, jobs job.Group, 
 	}
 	s := &server{log: log, hub: h, config: config}
 	lifecycle.Append(cell.Hook{OnStart: s.listen, OnStop: s.close})
-	heartbeat.Add(jobs, "serve-monitor", s.serve)
+	watchdog.Add(jobs, "serve-monitor", s.serve)
 	return nil
 }
 
@@ -65,9 +65,9 @@ func (s *server) serve(ctx context.Context, health cell.Health) error {
 	free := make(chan struct{}, maxListeners)
 	health.OK("Listening on " + s.config.path)
 	for {
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		conn, err := s.socket.Accept()
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil

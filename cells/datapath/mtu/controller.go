@@ -10,12 +10,12 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // settle is the minimum interval between two computations. A single change is not delayed.
@@ -42,7 +42,7 @@ func registerController(jobs job.Group, c controller) {
 	txn := c.DB.WriteTxn(c.MTUs)
 	done := c.MTUs.RegisterInitializer(txn, "mtu")
 	txn.Commit()
-	heartbeat.AddRetried(jobs, "compute-mtu", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddRetried(jobs, "compute-mtu", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
 	}, 100*time.Millisecond, time.Minute)
 }

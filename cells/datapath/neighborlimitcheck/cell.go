@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/neighborlimits"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell reads the limits and the entries of the neighbour tables at intervals, and is Degraded while a table is too small.
@@ -25,5 +25,5 @@ var Watcher = cell.Group(
 )
 
 func register(jobs job.Group, p params) {
-	heartbeat.AddRetried(jobs, "read-neighbor-limits", (&controller{params: p}).run, time.Second, time.Minute)
+	watchdog.AddRetried(jobs, "read-neighbor-limits", (&controller{params: p}).run, time.Second, time.Minute)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell reads the nftables rules of the node at intervals, and is Degraded while they drop packets of pods.
@@ -19,5 +19,5 @@ var Cell = cell.Module("node-firewall", "Firewalls of the node that drop packets
 var Watcher = cell.Invoke(register)
 
 func register(jobs job.Group, c controller) {
-	heartbeat.AddRetried(jobs, "read-firewall", c.run, time.Second, time.Minute)
+	watchdog.AddRetried(jobs, "read-firewall", c.run, time.Second, time.Minute)
 }

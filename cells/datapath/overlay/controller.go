@@ -12,7 +12,6 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/rows"
@@ -27,6 +26,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -59,7 +59,7 @@ func registerController(jobs job.Group, c controller) {
 	done := c.Table.RegisterInitializer(txn, owner)
 	txn.Commit()
 	var all *ranges // a retry continues where the previous attempt ended
-	heartbeat.AddRetried(jobs, "want-tunnel", func(ctx context.Context, health cell.Health) (err error) {
+	watchdog.AddRetried(jobs, "want-tunnel", func(ctx context.Context, health cell.Health) (err error) {
 		if all == nil {
 			if all, err = followRanges(c.DB, c.Agent, c.Nodes); err != nil {
 				return err

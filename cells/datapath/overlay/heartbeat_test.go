@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
@@ -24,6 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // TestController_PodLinkChanges_AreNoStall: links and hooks of pods do not wake the controller, and the watchdog restarts the agent if a loop does not observe a
@@ -31,12 +31,12 @@ import (
 func TestController_PodLinkChanges_AreNoStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var monitor *heartbeat.Monitor
+		var monitor *watchdog.Monitor
 		var db *statedb.DB
 		var links statedb.RWTable[*devices.Device]
 		var hooks statedb.RWTable[*attachments.Attachment]
 		h := hive.New(append(underTest(), celltest.Infrastructure(), cell.Invoke(
-			func(m *heartbeat.Monitor, d *statedb.DB, l statedb.RWTable[*devices.Device], a statedb.RWTable[*attachments.Attachment],
+			func(m *watchdog.Monitor, d *statedb.DB, l statedb.RWTable[*devices.Device], a statedb.RWTable[*attachments.Attachment],
 				all statedb.RWTable[*nodes.Node], self statedb.RWTable[*localnode.LocalNode], limits statedb.RWTable[mtus.MTU]) {
 				monitor, db, links, hooks = m, d, l, a
 				txn := db.WriteTxn(all, self, limits)
@@ -73,9 +73,9 @@ func TestController_PodLinkChanges_AreNoStall(t *testing.T) {
 			if i == 10 {
 				attach(attachments.PodLink, 100, "lxc0", "both")
 			}
-			time.Sleep(heartbeat.Interval)
+			time.Sleep(watchdog.Interval)
 			synctest.Wait()
-			if stalls := monitor.Step(heartbeat.Interval, db.ReadTxn()); len(stalls) > 0 {
+			if stalls := monitor.Step(watchdog.Interval, db.ReadTxn()); len(stalls) > 0 {
 				t.Fatalf("the agent would be restarted: %+v", stalls)
 			}
 		}

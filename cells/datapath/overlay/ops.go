@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // pruneInterval is the interval of the scans for a leftover device. A start prunes at once; later no leftover device appears.
 const pruneInterval = 30 * time.Minute
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Overlay], o *ops) error {
-	_, err := heartbeat.Register(params, table,
+	_, err := watchdog.Register(params, table,
 		(*tables.Overlay).Clone, (*tables.Overlay).WithStatus, (*tables.Overlay).GetStatus, o, nil,
 		reconciler.WithName("tunnel"),
 		reconciler.WithRefreshing(0, nil), // the repair job finds differences in the observed table

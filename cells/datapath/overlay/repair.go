@@ -10,11 +10,11 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // repair compares the row with the observed device and marks the row pending when they differ.
@@ -26,7 +26,7 @@ type repair struct {
 }
 
 func registerRepair(jobs job.Group, r repair) {
-	heartbeat.Add(jobs, "repair-tunnel", r.run)
+	watchdog.Add(jobs, "repair-tunnel", r.run)
 }
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {

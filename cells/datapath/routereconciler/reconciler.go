@@ -10,15 +10,15 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // pruneInterval is the interval of the scans for leftover routes of the agent.
 const pruneInterval = 30 * time.Minute
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Route], o *ops) error {
-	r, err := heartbeat.Register(params, table,
+	r, err := watchdog.Register(params, table,
 		(*tables.Route).Clone, (*tables.Route).WithStatus, (*tables.Route).GetStatus, o, nil,
 		reconciler.WithName("routes"),
 		reconciler.WithRefreshing(0, nil), // the repair job finds missing routes in the observed table
@@ -30,8 +30,8 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.
 	if err != nil {
 		return err
 	}
-	heartbeat.Add(params.JobGroup, "retry-prune", func(ctx context.Context, health cell.Health) error {
-		heartbeat.Idle(ctx) // the job only counts and triggers
+	watchdog.Add(params.JobGroup, "retry-prune", func(ctx context.Context, health cell.Health) error {
+		watchdog.Idle(ctx) // the job only counts and triggers
 		retryPrune(ctx, health, o.pruned, r.Prune)
 		return nil
 	})

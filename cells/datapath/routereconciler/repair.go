@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // repair compares desired routes with observed ones and marks rows pending whose route must be written again.
@@ -28,7 +28,7 @@ type repair struct {
 }
 
 func registerRepair(jobs job.Group, r repair) {
-	heartbeat.Add(jobs, "repair-routes", r.run)
+	watchdog.Add(jobs, "repair-routes", r.run)
 }
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {

@@ -11,12 +11,12 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Setting], o *ops) error {
-	_, err := heartbeat.Register(params, table,
+	_, err := watchdog.Register(params, table,
 		(*tables.Setting).Clone, (*tables.Setting).WithStatus, (*tables.Setting).GetStatus, o, nil,
 		reconciler.WithName("sysctls"),
 		reconciler.WithRefreshing(0, nil), // the verify job marks rows whose setting differs

@@ -12,9 +12,9 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // announcer receives the changes of settings that the kernel announces: forwarding and reverse path filters only.
@@ -47,12 +47,12 @@ type verifier struct {
 
 func registerVerify(jobs job.Group, v verifier) {
 	rounds := 0
-	heartbeat.AddTimer(jobs, "verify-sysctls", func(context.Context) error {
+	watchdog.AddTimer(jobs, "verify-sysctls", func(context.Context) error {
 		rounds++
 		_, err := v.verifySettings(func(name string) bool { return rounds%allRounds == 0 || !announcedName(name) })
 		return err
 	}, v.Drift.Interval)
-	heartbeat.Add(jobs, "follow-sysctls", func(ctx context.Context, health cell.Health) error {
+	watchdog.Add(jobs, "follow-sysctls", func(ctx context.Context, health cell.Health) error {
 		return drift.Follow(ctx, health, v.next, v.look)
 	})
 }

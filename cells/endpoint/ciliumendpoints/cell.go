@@ -11,7 +11,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -20,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell publishes the pods of this node as CiliumEndpoint objects.
@@ -68,7 +68,7 @@ func register(p params, r reconciler.Params) error {
 	}
 	ops := &ops{client: p.Client, failed: make(chan struct{}, 1), node: p.Settings.NodeName, published: p.Published, local: p.Node,
 		limiter: rate.NewLimiter(rate.Limit(p.Config.QPS), p.Config.Burst)}
-	rec, err := heartbeat.RegisterRemote(r, p.Wanted, (*object).Clone, (*object).WithStatus, (*object).GetStatus, ops, ops,
+	rec, err := watchdog.RegisterRemote(r, p.Wanted, (*object).Clone, (*object).WithStatus, (*object).GetStatus, ops, ops,
 		reconciler.WithPruning(pruneInterval),
 		reconciler.WithRefreshing(0, nil), // cilium-endpoints shows the state of each object
 		reconciler.WithRetry(minRetry, maxRetry),
@@ -77,9 +77,9 @@ func register(p params, r reconciler.Params) error {
 	if err != nil {
 		return err
 	}
-	heartbeat.AddRetried(p.Jobs, "fill-ciliumendpoints", newController(p).run, minRetry, maxRetry)
-	heartbeat.AddRetried(p.Jobs, "report-ciliumendpoints", p.report, minRetry, maxRetry)
-	heartbeat.AddRetried(p.Jobs, "repeat-failed-prune", func(ctx context.Context, _ cell.Health) error { return ops.repeat(ctx, rec.Prune) }, minRetry, maxRetry)
-	heartbeat.AddTimer(p.Jobs, "find-drift", func(context.Context) error { p.markDrift(time.Now()); return nil }, driftInterval)
+	watchdog.AddRetried(p.Jobs, "fill-ciliumendpoints", newController(p).run, minRetry, maxRetry)
+	watchdog.AddRetried(p.Jobs, "report-ciliumendpoints", p.report, minRetry, maxRetry)
+	watchdog.AddRetried(p.Jobs, "repeat-failed-prune", func(ctx context.Context, _ cell.Health) error { return ops.repeat(ctx, rec.Prune) }, minRetry, maxRetry)
+	watchdog.AddTimer(p.Jobs, "find-drift", func(context.Context) error { p.markDrift(time.Now()); return nil }, driftInterval)
 	return nil
 }

@@ -17,11 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -63,7 +63,7 @@ func (o *ops) write(ctx context.Context, do func(context.Context) error) error {
 	if err := o.limiter.Wait(ctx); err != nil {
 		return err
 	}
-	heartbeat.Busy(ctx) // each request may take a long time
+	watchdog.Busy(ctx) // each request may take a long time
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return do(ctx)
@@ -116,7 +116,7 @@ func (o *ops) create(ctx context.Context, row *object) error {
 func (o *ops) get(ctx context.Context, row *object) (*ciliumv2.CiliumEndpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	heartbeat.Busy(ctx)
+	watchdog.Busy(ctx)
 	have := &ciliumv2.CiliumEndpoint{}
 	return have, o.client.Get(ctx, kubeapi.CiliumEndpoints, row.Namespace, row.Name, have)
 }
@@ -239,7 +239,7 @@ func (o *ops) here(txn statedb.ReadTxn, row *cilium.Endpoint) bool {
 
 // repeat repeats a failed prune, because the reconciler does not.
 func (o *ops) repeat(ctx context.Context, prune func()) error {
-	heartbeat.Idle(ctx) // it only requests prunes
+	watchdog.Idle(ctx) // it only requests prunes
 	for {
 		select {
 		case <-ctx.Done():

@@ -6,9 +6,9 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell attaches and detaches pods: it writes the table endpoints and provides [endpoint.Manager].
@@ -64,5 +64,5 @@ func registerRestore(lifecycle cell.Lifecycle, m *manager, done initialize) {
 }
 
 func registerLabels(jobs job.Group, m *manager) {
-	heartbeat.Add(jobs, "follow-pod-labels", m.followPods)
+	watchdog.Add(jobs, "follow-pod-labels", m.followPods)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
@@ -21,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -55,13 +55,13 @@ func registerCollector(jobs job.Group, c collector) error {
 		return err
 	}
 	if c.Config.Interval > 0 {
-		heartbeat.AddRetried(jobs, "collect-endpoints", c.run, time.Second, time.Minute)
+		watchdog.AddRetried(jobs, "collect-endpoints", c.run, time.Second, time.Minute)
 	}
 	return nil
 }
 
 func (c collector) run(ctx context.Context, health cell.Health) error {
-	heartbeat.Idle(ctx)
+	watchdog.Idle(ctx)
 	if c.Manager.waitRestored(ctx) != nil {
 		return nil // the agent is stopping
 	}

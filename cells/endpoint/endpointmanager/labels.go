@@ -13,12 +13,12 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -166,7 +166,7 @@ func (m *manager) follow(ep *endpoints.Endpoint, now fromPod) error {
 
 // followPods updates labels and ports of endpoints when their pods or namespaces change.
 func (m *manager) followPods(ctx context.Context, health cell.Health) error {
-	heartbeat.Idle(ctx)
+	watchdog.Idle(ctx)
 	if err := m.waitRestored(ctx); err != nil {
 		return nil // the agent is stopping
 	}

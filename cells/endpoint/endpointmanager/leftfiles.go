@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // leaveFile records a file that could not be removed with its endpoint. Such an endpoint would return at the next start. The caller must hold mu.
@@ -33,23 +33,23 @@ func (m *manager) removeLeftFiles() (remain int, err error) {
 }
 
 func registerLeftFiles(jobs job.Group, m *manager) {
-	heartbeat.Add(jobs, "remove-left-files", m.followLeftFiles)
+	watchdog.Add(jobs, "remove-left-files", m.followLeftFiles)
 }
 
 // followLeftFiles removes the files of deleted endpoints and retries with backoff.
 func (m *manager) followLeftFiles(ctx context.Context, health cell.Health) error {
 	for {
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-m.fileLeft:
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		backoff := job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute}
 		for remain, err := m.removeLeftFiles(); remain > 0; remain, err = m.removeLeftFiles() {
 			health.Degraded(fmt.Sprintf("the files of %d deleted endpoints cannot be removed", remain), err)
-			if heartbeat.Sleep(ctx, backoff.Wait()) != nil {
+			if watchdog.Sleep(ctx, backoff.Wait()) != nil {
 				return nil
 			}
 		}

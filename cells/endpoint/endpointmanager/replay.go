@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/hive/job"
 
 	"github.com/waggle-net/waggle/pkg/deletequeue"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -42,7 +42,7 @@ func registerReplay(lifecycle cell.Lifecycle, r *replay, jobs job.Group) {
 		OnStart: func(ctx cell.HookContext) error {
 			if err := r.run(ctx); err != nil {
 				r.log.Warn("The deletion queue was not emptied", "directory", r.dir, "error", err)
-				heartbeat.Add(jobs, "replay-deletion-queue", func(ctx context.Context, health cell.Health) error {
+				watchdog.Add(jobs, "replay-deletion-queue", func(ctx context.Context, health cell.Health) error {
 					return r.retry(ctx, health, err)
 				})
 			}
@@ -72,7 +72,7 @@ func (r *replay) run(ctx context.Context) error {
 func (r *replay) retry(ctx context.Context, health cell.Health, err error) error {
 	for err != nil {
 		health.Degraded("deletions wait in the queue", err)
-		if heartbeat.Sleep(ctx, replayRetry) != nil {
+		if watchdog.Sleep(ctx, replayRetry) != nil {
 			return nil
 		}
 		err = r.run(ctx)

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/deletequeue"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 func enqueue(t *testing.T, dir, container string) {
@@ -140,18 +140,18 @@ func TestReplay_Retry_IsNoStall(t *testing.T) {
 		q, err := deletequeue.Open(t.Context(), filepath.Join(dir, "deleteQueue"))
 		require.NoError(t, err)
 		replay := newReplay(r.log, settings.Agent{StateDir: dir}, r.manager)
-		monitor := heartbeat.NewMonitor()
-		jobs := heartbeat.NewGroup(nil, monitor, cell.FullModuleID{"endpoint-manager"})
+		monitor := watchdog.NewMonitor()
+		jobs := watchdog.NewGroup(nil, monitor, cell.FullModuleID{"endpoint-manager"})
 		health, _ := cell.NewSimpleHealth()
 		done := make(chan error, 1)
 		go func() {
-			ctx, end := heartbeat.Begin(t.Context(), jobs, "replay")
+			ctx, end := watchdog.Begin(t.Context(), jobs, "replay")
 			defer end()
 			done <- replay.retry(ctx, health, deletequeue.ErrNotLocked)
 		}()
 		for range 120 {
-			time.Sleep(heartbeat.Interval)
-			require.Empty(t, monitor.Step(heartbeat.Interval, r.db.ReadTxn()))
+			time.Sleep(watchdog.Interval)
+			require.Empty(t, monitor.Step(watchdog.Interval, r.db.ReadTxn()))
 		}
 		require.NoError(t, q.Close())
 		require.NoError(t, <-done)

@@ -7,14 +7,14 @@ import (
 	"github.com/cilium/hive/job"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // registerVerify verifies the state files periodically. Without its file, the address of an endpoint would be allocated to another pod after a restart.
 func registerVerify(jobs job.Group, m *manager, watch drift.Watch) {
-	heartbeat.AddTimer(jobs, "verify-state-files", func(context.Context) error {
+	watchdog.AddTimer(jobs, "verify-state-files", func(context.Context) error {
 		return m.verifyFiles(watch.Repairs)
 	}, watch.Interval)
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // maxProblems limits the endpoints that the module's health names.
@@ -38,7 +38,7 @@ type controller struct {
 }
 
 func registerController(c controller) {
-	heartbeat.Add(c.Jobs, "fill-endpoint-maps", c.run)
+	watchdog.Add(c.Jobs, "fill-endpoint-maps", c.run)
 }
 
 // run has no debounce interval: an ADD waits for the rows of its endpoint. A pass processes the endpoints with a changed row, so that the cost of an ADD does

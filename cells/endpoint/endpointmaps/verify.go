@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/mapreconciler"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // verifier compares the three maps with their rows.
@@ -24,7 +24,7 @@ type verifier struct {
 
 // registerVerify runs the verifier periodically.
 func registerVerify(jobs job.Group, v *verifier) {
-	heartbeat.AddTimer(jobs, "verify-endpoint-maps", v.run, v.watch.Interval)
+	watchdog.AddTimer(jobs, "verify-endpoint-maps", v.run, v.watch.Interval)
 }
 
 // run verifies each map once.

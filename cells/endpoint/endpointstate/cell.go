@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell writes the table endpoint-states.
@@ -38,5 +38,5 @@ func newTable(db *statedb.DB) (statedb.RWTable[*endpointstates.EndpointState], i
 
 func registerController(jobs job.Group, p params, done initialize) {
 	c := &controller{params: p, initialize: done}
-	heartbeat.AddRetried(jobs, "follow-endpoints", c.run, 100*time.Millisecond, time.Minute)
+	watchdog.AddRetried(jobs, "follow-endpoints", c.run, 100*time.Millisecond, time.Minute)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -20,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 type params struct {
@@ -56,7 +56,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	report := reporter(health)
 	var again endpointfeed.Marks
 	for full, alive := true, true; alive; {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities, c.Policies)
+		txn := watchdog.Snapshot(ctx, c.DB, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities, c.Policies)
 		changed := statedb.NewWatchSet()
 		marked, all := c.next(changes, txn, changed)
 		if full || all {
@@ -80,7 +80,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			full = false
 			continue
 		}
-		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
+		watchdog.IdleFor(ctx, endpointfeed.FullPassInterval)
 		full, alive = c.wait(ctx, changes, changed)
 	}
 	return nil

@@ -5,10 +5,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell allocates pod addresses from the ranges in node-cidrs.
@@ -33,7 +33,7 @@ var Cell = cell.Module("ipam", "Pod addresses",
 
 // register adds three loops: one applies the ranges, one expires addresses, one counts addresses.
 func register(group job.Group, r ranges, a *allocator, usage statedb.RWTable[ipamusage.Usage]) {
-	heartbeat.AddRetried(group, "count-addresses", a.usageLoop(usage), retryMin, retryMax)
-	heartbeat.AddRetried(group, "follow-ranges", r.follow, retryMin, retryMax)
-	heartbeat.AddRetried(group, "expire-addresses", a.expireLoop, retryMin, retryMax)
+	watchdog.AddRetried(group, "count-addresses", a.usageLoop(usage), retryMin, retryMax)
+	watchdog.AddRetried(group, "follow-ranges", r.follow, retryMin, retryMax)
+	watchdog.AddRetried(group, "expire-addresses", a.expireLoop, retryMin, retryMax)
 }

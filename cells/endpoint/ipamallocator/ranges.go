@@ -9,11 +9,11 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // settle is the debounce interval that groups the changes of a start into one pass.
@@ -46,7 +46,7 @@ type wanted struct {
 // them.
 func (r ranges) follow(ctx context.Context, health cell.Health) error {
 	health.OK("waiting until the addresses of previous endpoints are held")
-	heartbeat.Idle(ctx)
+	watchdog.Idle(ctx)
 	select {
 	case <-ctx.Done():
 		return nil

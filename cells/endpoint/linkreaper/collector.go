@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // collector deletes host ends that belong to no endpoint: a plugin or an agent was killed during an ADD or a DEL, and the runtime did not repeat the request.
@@ -50,7 +50,7 @@ func registerCollector(
 		return err
 	}
 	c := &collector{log: log, db: db, devices: links, endpoints: eps, kernel: k}
-	heartbeat.Add(jobs, "collect-links", func(ctx context.Context, health cell.Health) error {
+	watchdog.Add(jobs, "collect-links", func(ctx context.Context, health cell.Health) error {
 		c.run(ctx, health, config.Interval)
 		return nil
 	})
@@ -58,7 +58,7 @@ func registerCollector(
 }
 
 func (c *collector) run(ctx context.Context, health cell.Health, interval time.Duration) {
-	for heartbeat.Sleep(ctx, interval) == nil {
+	for watchdog.Sleep(ctx, interval) == nil {
 		if err := c.collect(); err != nil {
 			health.Degraded("links of pods belong to no endpoint", err)
 			continue

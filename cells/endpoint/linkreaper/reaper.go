@@ -12,10 +12,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -34,7 +34,7 @@ type reaper struct {
 
 func registerReaper(jobs job.Group, db *statedb.DB, links statedb.Table[*devices.Device], k kernel, log *slog.Logger) {
 	r := &reaper{db: db, devices: links, kernel: k, log: log}
-	heartbeat.Add(jobs, "empty-group", r.run)
+	watchdog.Add(jobs, "empty-group", r.run)
 }
 
 func (r *reaper) run(ctx context.Context, health cell.Health) error {

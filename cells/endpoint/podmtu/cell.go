@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/podmtus"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell updates the MTU of running pods.
@@ -29,5 +29,5 @@ var implementation = cell.Group(
 )
 
 func register(jobs job.Group, p params) {
-	heartbeat.AddRetried(jobs, "follow-mtu", (&follower{p}).run, 100*time.Millisecond, time.Minute)
+	watchdog.AddRetried(jobs, "follow-mtu", (&follower{p}).run, 100*time.Millisecond, time.Minute)
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/podns"
@@ -19,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	tables "github.com/waggle-net/waggle/pkg/tables/podmtus"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -105,7 +105,7 @@ func (f *follower) pass(ctx context.Context, txn statedb.ReadTxn, want size) (fr
 // a capability, which affects all pods.
 func (f *follower) visitAll(ctx context.Context, due []*endpoints.Endpoint, want size, stage func(visit) error) (done []*endpoints.Endpoint) {
 	for _, ep := range due {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		err := f.visit(ep, want, stage)
 		if errors.Is(err, unix.EPERM) {
 			return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell finds running pods without an endpoint. It is the only writer of the table unmanaged-pods.
@@ -19,5 +19,5 @@ var Cell = cell.Module("unmanaged-pods", "Pods that run without an endpoint",
 )
 
 func register(jobs job.Group, p params) {
-	heartbeat.AddRetried(jobs, "find-unmanaged-pods", newController(p).run, 100*time.Millisecond, time.Minute)
+	watchdog.AddRetried(jobs, "find-unmanaged-pods", newController(p).run, 100*time.Millisecond, time.Minute)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -18,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell assigns security identities to the endpoints of this node.
@@ -75,7 +75,7 @@ func newTables(db *statedb.DB) (
 }
 
 func registerController(jobs job.Group, p params) {
-	heartbeat.AddRetried(jobs, "resolve-identities", newController(p).run, 100*time.Millisecond, 10*time.Second)
+	watchdog.AddRetried(jobs, "resolve-identities", newController(p).run, 100*time.Millisecond, 10*time.Second)
 }
 
 const (
@@ -91,7 +91,7 @@ func registerCreator(params reconciler.Params, p params) error {
 		return nil
 	}
 	ops := newCreator(p.Client, p.CRDs)
-	_, err := heartbeat.RegisterRemote(params, p.Wanted, (*wanted).clone, (*wanted).withStatus,
+	_, err := watchdog.RegisterRemote(params, p.Wanted, (*wanted).clone, (*wanted).withStatus,
 		func(w *wanted) reconciler.Status { return w.Status }, ops, ops,
 		reconciler.WithoutPruning(), // identitygc deletes unused objects for the whole cluster
 		reconciler.WithRefreshing(confirm, rate.NewLimiter(1, 1)),

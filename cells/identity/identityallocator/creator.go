@@ -20,12 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -125,7 +125,7 @@ func (c *creator) create(ctx context.Context, id uint32, w *wanted) (bool, error
 		return false, fmt.Errorf("create identity %d: too many are created at once: %w", id, err)
 	}
 	c.remember(w.key(), id)
-	heartbeat.Busy(ctx) // each request may take a long time
+	watchdog.Busy(ctx) // each request may take a long time
 	err := c.client.Create(ctx, kubeapi.CiliumIdentities, "", object(id, w.Labels), nil)
 	if err == nil {
 		c.remember(w.key(), 0)

@@ -11,11 +11,11 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // local claims the addresses of the endpoints of this node.
@@ -29,7 +29,7 @@ type local struct {
 }
 
 func registerEndpoints(jobs job.Group, l local) {
-	heartbeat.Add(jobs, "claim-endpoints", l.run)
+	watchdog.Add(jobs, "claim-endpoints", l.run)
 }
 
 // run is incremental: the cost of an ADD does not depend on the number of endpoints.

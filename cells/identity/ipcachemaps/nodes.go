@@ -10,11 +10,11 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // nodes resolves the node of a row to its id and address. A row names its node; it is written without an id while the node has none, and again when it has one.
@@ -89,7 +89,7 @@ func newFollower(db *statedb.DB, w *writer, n nodes) *follower {
 }
 
 func registerFollower(jobs job.Group, db *statedb.DB, w *writer, n nodes) {
-	heartbeat.AddRetried(jobs, "follow-nodes", newFollower(db, w, n).run, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "follow-nodes", newFollower(db, w, n).run, minRetry, maxRetry)
 }
 
 func (f *follower) run(ctx context.Context, health cell.Health) error {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -26,6 +25,7 @@ import (
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -77,7 +77,7 @@ func newRemote(p remoteParams) *remote {
 }
 
 func registerRemote(jobs job.Group, p remoteParams) {
-	heartbeat.AddRetried(jobs, "claim-remote-pods", newRemote(p).run, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "claim-remote-pods", newRemote(p).run, minRetry, maxRetry)
 }
 
 // run is incremental, because a node may know tens of thousands of pods. It starts when the first policies are in the maps; until then the entries of the
@@ -87,12 +87,12 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 		return err
 	}
 	for {
-		txn := heartbeat.Snapshot(ctx, r.DB, r.Progress)
+		txn := watchdog.Snapshot(ctx, r.DB, r.Progress)
 		changed := statedb.NewWatchSet()
 		_, _, progress, begun := r.Progress.GetWatch(txn, policyprogress.Row)
 		changed.Add(progress)
 		if begun {
-			txn = heartbeat.Snapshot(ctx, r.DB, r.Pods, r.Nodes, r.Local, r.Progress)
+			txn = watchdog.Snapshot(ctx, r.DB, r.Pods, r.Nodes, r.Local, r.Progress)
 			complete := r.inputsComplete(txn, changed)
 			touched := r.follow(txn, changed)
 
@@ -106,11 +106,11 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 			health.OK("waiting for the first policies in the maps")
 		}
 		next := time.Now().Add(settle)
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil { // an error of ctx
 			break
 		}
-		if rest := time.Until(next); rest > 0 && heartbeat.Sleep(ctx, rest) != nil {
+		if rest := time.Until(next); rest > 0 && watchdog.Sleep(ctx, rest) != nil {
 			break
 		}
 	}

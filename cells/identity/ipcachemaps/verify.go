@@ -12,9 +12,9 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // slice is the number of rows, and of entries of each map, that one run verifies. Smaller maps are verified completely in each run; half a million entries take
@@ -49,7 +49,7 @@ func newVerifier(p verifierParams) *verifier {
 
 // registerVerify verifies the maps periodically.
 func registerVerify(jobs job.Group, v *verifier) {
-	heartbeat.AddTimer(jobs, "verify-ipcache", v.run, v.watch.Interval)
+	watchdog.AddTimer(jobs, "verify-ipcache", v.run, v.watch.Interval)
 }
 
 // run verifies the next slice: first that the rows are in the maps, then that the entries of the maps have rows.

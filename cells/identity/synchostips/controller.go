@@ -12,7 +12,6 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -21,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -45,7 +45,7 @@ type controller struct {
 }
 
 func registerController(jobs job.Group, c controller) {
-	heartbeat.Add(jobs, "sync-host-ips", c.run)
+	watchdog.Add(jobs, "sync-host-ips", c.run)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {

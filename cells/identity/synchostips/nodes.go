@@ -12,13 +12,13 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 type nodeParams struct {
@@ -44,7 +44,7 @@ func newNodes(p nodeParams) *nodes {
 }
 
 func registerNodes(jobs job.Group, p nodeParams) {
-	heartbeat.AddRetried(jobs, "claim-nodes", newNodes(p).run, 100*time.Millisecond, time.Minute)
+	watchdog.AddRetried(jobs, "claim-nodes", newNodes(p).run, 100*time.Millisecond, time.Minute)
 }
 
 // run contributes the known addresses; entries of a previous run stay until all inputs are complete.

@@ -21,7 +21,6 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	wagglehive "github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -32,6 +31,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // kubernetes are the tables of objects, which scripts fill.
@@ -196,10 +196,10 @@ func insert[Row any](t *testing.T, db *statedb.DB, table statedb.RWTable[Row], r
 func TestNodes_ServiceChange_IsNoStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var monitor *heartbeat.Monitor
+		var monitor *watchdog.Monitor
 		var db *statedb.DB
 		var table statedb.RWTable[*k8s.EndpointSlice]
-		started(t, &contributions{}, func(m *heartbeat.Monitor, d *statedb.DB, rw statedb.RWTable[*k8s.EndpointSlice]) {
+		started(t, &contributions{}, func(m *watchdog.Monitor, d *statedb.DB, rw statedb.RWTable[*k8s.EndpointSlice]) {
 			monitor, db, table = m, d, rw
 		})
 		for _, namespace := range []string{"default", "shop"} {
@@ -207,9 +207,9 @@ func TestNodes_ServiceChange_IsNoStall(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		for range 120 {
-			time.Sleep(heartbeat.Interval)
+			time.Sleep(watchdog.Interval)
 			synctest.Wait()
-			if stalls := monitor.Step(heartbeat.Interval, db.ReadTxn()); len(stalls) > 0 {
+			if stalls := monitor.Step(watchdog.Interval, db.ReadTxn()); len(stalls) > 0 {
 				t.Fatalf("the agent would be restarted: %+v", stalls)
 			}
 		}

@@ -7,10 +7,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell compares the definitions of custom resources with the wanted versions.
@@ -40,5 +40,5 @@ func register(p params) {
 	if p.Client == nil {
 		return
 	}
-	heartbeat.AddRetried(p.Jobs, "compare-definitions", (&controller{params: p}).run, retryMin, retryMax)
+	watchdog.AddRetried(p.Jobs, "compare-definitions", (&controller{params: p}).run, retryMin, retryMax)
 }

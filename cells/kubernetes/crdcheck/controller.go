@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	wanted "github.com/waggle-net/waggle/pkg/kubernetes/crds"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // remedy installs missing and old definitions.
@@ -38,7 +38,7 @@ type controller struct{ params }
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	limit := rate.NewLimiter(rate.Every(atMost), 3)
 	for limit.Wait(ctx) == nil {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		watch := statedb.NewWatchSet()
 		txn := c.DB.ReadTxn()
 		_, changed := c.Servers.AllWatch(txn)
@@ -59,7 +59,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			}
 		}
 		bounded, cancel := context.WithTimeout(ctx, wait.Jitter(next, jitter))
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		_, _ = watch.Wait(bounded, 0) // Wait fails only with the error of bounded
 		cancel()
 	}
@@ -76,7 +76,7 @@ func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Defin
 		}
 		row := Definition{Name: name, Want: wanted.Version}
 		var found metav1.PartialObjectMetadata
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		switch failed := c.Client.Get(ctx, kubeapi.CustomResourceDefinitions, "", name, &found); {
 		case failed == nil:
 			row.Found = found.Labels[wanted.VersionLabel]

@@ -8,9 +8,9 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell provides the client of the API server and writes the table api-servers. It does not connect before the start hooks have run.
@@ -49,6 +49,6 @@ func register(group job.Group, p params) {
 		p.Log.Info("Kubernetes is off", "reason", p.Settings.origin)
 		return
 	}
-	heartbeat.AddRetried(group, "probe-api-servers", p.probe, retryMin, retryMax)
-	heartbeat.AddRetried(group, "publish-api-servers", p.publish, retryMin, retryMax)
+	watchdog.AddRetried(group, "probe-api-servers", p.probe, retryMin, retryMax)
+	watchdog.AddRetried(group, "publish-api-servers", p.publish, retryMin, retryMax)
 }

@@ -13,12 +13,12 @@ import (
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/reflectors"
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell fills the tables of Kubernetes objects, from the API server or, without Kubernetes, from manifests.
@@ -87,14 +87,14 @@ func register(p params) error {
 	p.Lifecycle.Append(cell.Hook{OnStart: past.look})
 	if p.Client == nil {
 		s := &source{p.Settings, newManifestTables(p.Tables, p.Manifests), past.found, p.Log}
-		heartbeat.AddRetried(p.Group, "read-manifests", s.run, retryMin, retryMax)
+		watchdog.AddRetried(p.Group, "read-manifests", s.run, retryMin, retryMax)
 		return nil
 	}
 	s, err := reflectors.New(p.Settings.reflectors, p.Tables, p.Client, past.found, p.Shutdown, p.Log)
 	if err != nil {
 		return err
 	}
-	heartbeat.AddRetried(p.Group, "follow-api-server", s.Run, retryMin, retryMax)
+	watchdog.AddRetried(p.Group, "follow-api-server", s.Run, retryMin, retryMax)
 	return nil
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/hive/cell"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // source fills the tables from the directory.
@@ -28,7 +28,7 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 	defer watch.close()
 	logged := 0
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		watchErr := watch.arm()
 		documents, err := dir.read()
 		if err != nil {
@@ -46,7 +46,7 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 			logged = s.logRejects(all, logged)
 			s.report(health, all, watchErr)
 		}
-		heartbeat.IdleFor(ctx, s.settings.reread)
+		watchdog.IdleFor(ctx, s.settings.reread)
 		if !watch.wait(ctx, s.settings.reread) {
 			return nil
 		}

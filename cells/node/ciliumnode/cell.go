@@ -7,9 +7,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/objectwriter"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell writes the CiliumNode of this node.
@@ -29,7 +29,7 @@ func register(group job.Group, p params) {
 		return
 	}
 	c := &controller{params: p, machine: thisMachine(p.Agent.Procfs)}
-	heartbeat.AddRetried(group, "update-cilium-node", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddRetried(group, "update-cilium-node", func(ctx context.Context, health cell.Health) error {
 		return objectwriter.Loop(ctx, health, c.DB, c.Table, c.pass)
 	}, retryMin, retryMax)
 }

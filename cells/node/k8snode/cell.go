@@ -6,9 +6,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/objectwriter"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell writes annotations, conditions and taint removals to the Node object of this node.
@@ -26,7 +26,7 @@ func register(group job.Group, c controller) {
 	if c.Client == nil {
 		return
 	}
-	heartbeat.AddRetried(group, "update-node", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddRetried(group, "update-node", func(ctx context.Context, health cell.Health) error {
 		return objectwriter.Loop(ctx, health, c.DB, c.Table, c.pass)
 	}, retryMin, retryMax)
 }

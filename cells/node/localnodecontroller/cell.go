@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell computes the row of this node. It is the only writer of the table local-node.
@@ -25,5 +25,5 @@ const (
 
 func register(group job.Group, p params) {
 	c := newController(p)
-	heartbeat.AddRetried(group, "describe-node", c.run, retryMin, retryMax)
+	watchdog.AddRetried(group, "describe-node", c.run, retryMin, retryMax)
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // settle is the minimum interval between two computations. A single change is not delayed.
@@ -37,7 +37,7 @@ func registerController(jobs job.Group, c controller) {
 	txn := c.DB.WriteTxn(c.Table)
 	done := c.Table.RegisterInitializer(txn, "devices")
 	txn.Commit()
-	heartbeat.AddRetried(jobs, "compute-addresses", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddRetried(jobs, "compute-addresses", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
 	}, 100*time.Millisecond, time.Minute)
 }

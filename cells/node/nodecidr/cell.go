@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell chooses the pod CIDRs of this node. It is the only writer of the table node-cidrs.
@@ -29,5 +29,5 @@ const (
 
 func register(group job.Group, p params) {
 	c := newController(p)
-	heartbeat.AddRetried(group, "choose-cidrs", c.run, retryMin, retryMax)
+	watchdog.AddRetried(group, "choose-cidrs", c.run, retryMin, retryMax)
 }

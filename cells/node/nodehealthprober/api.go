@@ -14,12 +14,12 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/api/v1beta"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/version"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // apiTimeout is the timeout for reading a request, and for writing its reply once the reply is known.
@@ -52,7 +52,7 @@ func newSelf(db *statedb.DB, ready readiness.Tables) self {
 
 // run listens and serves until the context is canceled.
 func (a api) run(ctx context.Context, health cell.Health) error {
-	heartbeat.Busy(ctx)
+	watchdog.Busy(ctx)
 	l, err := a.Kernel.ListenAPI(filepath.Join(a.Agent.StateDir, v1beta.SocketName))
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (a api) run(ctx context.Context, health cell.Health) error {
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug)}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	health.OK("listening on " + l.Addr().String())
-	heartbeat.Idle(ctx) // each request has its own goroutine
+	watchdog.Idle(ctx) // each request has its own goroutine
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

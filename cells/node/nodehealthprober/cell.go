@@ -7,10 +7,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell probes the nodes of the cluster and replies to their probes.
@@ -52,7 +52,7 @@ func register(jobs job.Group, agent settings.Agent, p *prober, r responder, a ap
 	txn := p.db.WriteTxn(p.table)
 	p.initialized = p.table.RegisterInitializer(txn, "node-health")
 	txn.Commit()
-	heartbeat.AddRetried(jobs, "probe-nodes", p.run, retryMin, retryMax)
-	heartbeat.AddRetried(jobs, "serve-hello", r.run, retryMin, retryMax)
-	heartbeat.AddRetried(jobs, "serve-api", a.run, retryMin, retryMax)
+	watchdog.AddRetried(jobs, "probe-nodes", p.run, retryMin, retryMax)
+	watchdog.AddRetried(jobs, "serve-hello", r.run, retryMin, retryMax)
+	watchdog.AddRetried(jobs, "serve-api", a.run, retryMin, retryMax)
 }

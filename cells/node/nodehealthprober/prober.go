@@ -15,13 +15,13 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -126,7 +126,7 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 	}
 	defer p.rows.Close()
 	for {
-		txn := heartbeat.Snapshot(ctx, p.db, p.nodes)
+		txn := watchdog.Snapshot(ctx, p.db, p.nodes)
 		changed := statedb.NewWatchSet()
 		complete := changefeed.Watch(txn, changed, p.nodes)
 		_, trafficChanged := p.traffic.AllWatch(txn)
@@ -142,7 +142,7 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 		p.answer()
 		pause := p.start(ctx)
 		p.report(p.db.ReadTxn(), health)
-		heartbeat.IdleFor(ctx, pause)
+		watchdog.IdleFor(ctx, pause)
 		if p.wait(ctx, changed, pause) != nil {
 			return nil //nolint:nilerr // the agent stops
 		}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/cilium/hive/cell"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // helloPath is the path of probes. The parameter bytes sets the size of the reply's body, 0 without it.
@@ -50,7 +50,7 @@ type responder struct {
 
 // run listens and serves. An error closes the port; the job opens it again.
 func (r responder) run(ctx context.Context, health cell.Health) error {
-	heartbeat.Busy(ctx)
+	watchdog.Busy(ctx)
 	l, err := r.Kernel.ListenHello(ctx, r.Options.port)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (r responder) run(ctx context.Context, health cell.Health) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	well := "listening on " + l.Addr().String()
 	health.OK(well)
-	heartbeat.Idle(ctx) // Accept blocks until a connection arrives
+	watchdog.Idle(ctx) // Accept blocks until a connection arrives
 	for failed := false; ctx.Err() == nil; {
 		conn, err := l.Accept()
 		switch {

@@ -15,12 +15,12 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // settle is the minimum interval between two rounds. A single change is not delayed.
@@ -60,7 +60,7 @@ func newController(p params) *controller {
 }
 
 func registerController(jobs job.Group, p params) {
-	heartbeat.AddRetried(jobs, "assign-node-ids", newController(p).run, 100*time.Millisecond, time.Minute)
+	watchdog.AddRetried(jobs, "assign-node-ids", newController(p).run, 100*time.Millisecond, time.Minute)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {

@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // TestController_CollectorPasses_AreNoStall: without a released id, passes of the flow collector do not wake the controller. The watchdog would restart the agent
@@ -26,7 +26,7 @@ import (
 func TestController_CollectorPasses_AreNoStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var monitor *heartbeat.Monitor
+		var monitor *watchdog.Monitor
 		var db *statedb.DB
 		var all statedb.RWTable[*nodes.Node]
 		var ids statedb.Table[*nodeids.NodeID]
@@ -34,7 +34,7 @@ func TestController_CollectorPasses_AreNoStall(t *testing.T) {
 		f := newFake()
 		f.named = map[uint16]bool{}
 		h := hive.New(append(underTest(f), celltest.Infrastructure(), cell.Invoke(
-			func(m *heartbeat.Monitor, d *statedb.DB, n statedb.RWTable[*nodes.Node], i statedb.Table[*nodeids.NodeID], c statedb.RWTable[conntrack.Map]) {
+			func(m *watchdog.Monitor, d *statedb.DB, n statedb.RWTable[*nodes.Node], i statedb.Table[*nodeids.NodeID], c statedb.RWTable[conntrack.Map]) {
 				monitor, db, all, ids, flows = m, d, n, i, c
 			}))...)
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -74,7 +74,7 @@ func TestController_CollectorPasses_AreNoStall(t *testing.T) {
 		}
 		for range 120 {
 			change(collect)
-			if stalls := monitor.Step(heartbeat.Interval, db.ReadTxn()); len(stalls) > 0 {
+			if stalls := monitor.Step(watchdog.Interval, db.ReadTxn()); len(stalls) > 0 {
 				t.Fatalf("the agent would be restarted: %+v", stalls)
 			}
 		}

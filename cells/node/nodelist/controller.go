@@ -14,7 +14,6 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -22,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // settle is the minimum interval between two reconciliation rounds. A single change is not delayed; a burst is handled in one round.
@@ -64,7 +64,7 @@ func newController(p params) *controller {
 }
 
 func registerController(jobs job.Group, p params) {
-	heartbeat.AddRetried(jobs, "resolve-nodes", newController(p).run, 100*time.Millisecond, time.Minute)
+	watchdog.AddRetried(jobs, "resolve-nodes", newController(p).run, 100*time.Millisecond, time.Minute)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {

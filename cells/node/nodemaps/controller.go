@@ -17,7 +17,6 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
@@ -29,6 +28,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // settle is the minimum interval between two rounds. A single change is not delayed.
@@ -88,7 +88,7 @@ func newController(p params) *controller {
 
 func registerController(jobs job.Group, p params) {
 	c := newController(p)
-	heartbeat.AddRetried(jobs, "want-node-slots", func(ctx context.Context, health cell.Health) error {
+	watchdog.AddRetried(jobs, "want-node-slots", func(ctx context.Context, health cell.Health) error {
 		if why := c.Probe().Stack; why != nil && !c.Agent.Tunnel() {
 			return c.disable(ctx, health, why)
 		}
@@ -102,7 +102,7 @@ func (c *controller) disable(ctx context.Context, health cell.Health, why error)
 		return err
 	}
 	health.OK(fmt.Sprintf("The stack forwards packets between pods of different nodes: %v", why))
-	heartbeat.Idle(ctx) // the job has nothing else to do
+	watchdog.Idle(ctx) // the job has nothing else to do
 	<-ctx.Done()
 	return nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/mapreconciler"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 type verifyParams struct {
@@ -31,7 +31,7 @@ func registerVerify(jobs job.Group, p verifyParams) {
 		Watch: p.Watch, Name: bpf.MapNodes, Table: p.Table, Dump: p.Kernel.Dump, Differs: p.Ops.differs, Prune: p.Reconciler.Prune,
 		Key: func(s *nodeslots.Slot) uint16 { return s.ID },
 	}
-	heartbeat.AddTimer(jobs, "verify-node-maps", check.Run, p.Watch.Interval)
+	watchdog.AddTimer(jobs, "verify-node-maps", check.Run, p.Watch.Interval)
 }
 
 // differs describes how the map entries of a node differ from its row; "" when they do not.

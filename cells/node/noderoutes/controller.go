@@ -12,7 +12,6 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
@@ -22,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -52,7 +52,7 @@ func registerController(jobs job.Group, p params) error {
 		return err
 	}
 	p.Desired.Expect(owner)
-	heartbeat.Add(jobs, "want-routes", func(ctx context.Context, health cell.Health) error { return run(ctx, health, p) })
+	watchdog.Add(jobs, "want-routes", func(ctx context.Context, health cell.Health) error { return run(ctx, health, p) })
 	return nil
 }
 
@@ -62,7 +62,7 @@ func run(ctx context.Context, health cell.Health, p params) error {
 	if !p.Config.AutoDirectNodeRoutes && !p.Agent.Tunnel() {
 		err := p.Desired.Replace(owner, nil)
 		health.OK("Disabled: --auto-direct-node-routes=false, --routing-mode=" + settings.RoutingNative)
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		<-ctx.Done()
 		return err
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell tests the paths to the other nodes and reports their faults.
@@ -43,5 +43,5 @@ func register(jobs job.Group, agent settings.Agent, t *tester) {
 	txn := t.db.WriteTxn(t.table)
 	t.initialized = t.table.RegisterInitializer(txn, "path-test")
 	txn.Commit()
-	heartbeat.AddRetried(jobs, "test-paths", t.run, retryMin, retryMax)
+	watchdog.AddRetried(jobs, "test-paths", t.run, retryMin, retryMax)
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -27,6 +26,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -126,7 +126,7 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for the nodes of the cluster")
 	var reported time.Time
 	for news, known := false, false; ; {
-		txn := heartbeat.Snapshot(ctx, t.db, t.in.Nodes, t.in.Health)
+		txn := watchdog.Snapshot(ctx, t.db, t.in.Nodes, t.in.Health)
 		changed := statedb.NewWatchSet()
 		complete := changefeed.Watch(txn, changed, t.in.Nodes)
 		var u update
@@ -149,7 +149,7 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 			t.report(health)
 			news, reported = false, time.Now()
 		}
-		heartbeat.IdleFor(ctx, pause)
+		watchdog.IdleFor(ctx, pause)
 		if t.wait(ctx, changed, pause) != nil {
 			return nil //nolint:nilerr // the agent stops
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policy/policyenvironment"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -26,6 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell compiles network policies into entries of BPF maps.
@@ -127,6 +127,6 @@ func newLoops(p params) loops {
 }
 
 func register(jobs job.Group, l loops, watch drift.Watch) {
-	heartbeat.AddRetried(jobs, "resolve-policies", l.resolve.run, minRetry, maxRetry)
-	heartbeat.AddTimer(jobs, "verify-policies", l.verify.run, watch.Interval)
+	watchdog.AddRetried(jobs, "resolve-policies", l.resolve.run, minRetry, maxRetry)
+	watchdog.AddTimer(jobs, "verify-policies", l.verify.run, watch.Interval)
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // controller resolves policies in the one loop of the cell. The verify job uses the state of the maps as well, with mu held.
@@ -73,14 +73,14 @@ func newController(p params) *controller {
 
 // run does not debounce changes: an ADD waits for the policy of its endpoint.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	c.alive = func() { heartbeat.Busy(ctx) }
+	c.alive = func() { watchdog.Busy(ctx) }
 	if err := c.restore(); err != nil {
 		health.Degraded("the maps of policies cannot be read; their entries stay in force", err)
 		return err
 	}
 	defer c.in.close()
 	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Of, c.Identities, c.KubernetesPolicies, c.CiliumPolicies)
+		txn := watchdog.Snapshot(ctx, c.DB, c.Endpoints, c.Of, c.Identities, c.KubernetesPolicies, c.CiliumPolicies)
 		changed := statedb.NewWatchSet()
 		c.problems = nil
 		began := time.Now()
@@ -345,9 +345,9 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 	}
 	if pause > 0 {
 		limited, cancel = context.WithTimeout(ctx, pause)
-		heartbeat.IdleFor(ctx, pause) // the next round begins with a snapshot
+		watchdog.IdleFor(ctx, pause) // the next round begins with a snapshot
 	} else {
-		heartbeat.Idle(ctx) // the next round begins with a snapshot
+		watchdog.Idle(ctx) // the next round begins with a snapshot
 	}
 	defer func() { cancel() }()
 	_, timed := c.in.services.due(time.Now()) // the limit covers Services that require a pass already

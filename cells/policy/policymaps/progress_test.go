@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // slowEntries are maps whose writes take two seconds of the monitor's time each.
@@ -53,9 +53,9 @@ func TestRun_ManyRows_ReportsProgress(t *testing.T) {
 // TestVerify_LongRound_IsNoStall: the verify job waits for a long round, and the watchdog does not report the wait as a stall.
 func TestVerify_LongRound_IsNoStall(t *testing.T) {
 	t.Parallel()
-	w, m := newBench(t, 1, 1), heartbeat.NewMonitor()
+	w, m := newBench(t, 1, 1), watchdog.NewMonitor()
 	v := &verifier{controller: w.controller}
-	ctx, end := heartbeat.Begin(t.Context(), heartbeat.NewGroup(nil, m, cell.FullModuleID{"policy"}), "verify-policies")
+	ctx, end := watchdog.Begin(t.Context(), watchdog.NewGroup(nil, m, cell.FullModuleID{"policy"}), "verify-policies")
 	defer end()
 	v.mu.Lock()
 	done := make(chan error)

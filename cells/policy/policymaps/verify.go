@@ -12,11 +12,11 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // slice is the approximate number of entries that one run compares. Smaller maps are compared completely in each run.
@@ -66,9 +66,9 @@ func (v *verifier) run(ctx context.Context) error {
 
 // lock waits for the end of a round. A round may take long, and the watchdog monitors it separately, so the wait counts as idle.
 func (v *verifier) lock(ctx context.Context) {
-	heartbeat.Idle(ctx)
+	watchdog.Idle(ctx)
 	v.mu.Lock()
-	heartbeat.Busy(ctx)
+	watchdog.Busy(ctx)
 }
 
 // look compares the maps with the rows. It holds mu, so that neither changes meanwhile.

@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell reports on policies which parts of them are not enforced.
@@ -99,12 +99,12 @@ func registerFollowers(group job.Group, p params) {
 	if p.Client == nil {
 		return
 	}
-	heartbeat.AddRetried(group, "follow-"+kubeapi.CiliumCIDRGroups.Plural, newGroupFollower(p).run, retryMin, retryMax)
-	heartbeat.AddRetried(group, "follow-"+kubeapi.Services.Plural, newServiceFollower(p).run, retryMin, retryMax)
-	heartbeat.AddRetried(group, "evaluate-services", newServiceEvaluator(p).run, retryMin, retryMax)
+	watchdog.AddRetried(group, "follow-"+kubeapi.CiliumCIDRGroups.Plural, newGroupFollower(p).run, retryMin, retryMax)
+	watchdog.AddRetried(group, "follow-"+kubeapi.Services.Plural, newServiceFollower(p).run, retryMin, retryMax)
+	watchdog.AddRetried(group, "evaluate-services", newServiceEvaluator(p).run, retryMin, retryMax)
 	for _, r := range []kubeapi.Resource{kubeapi.NetworkPolicies, kubeapi.CiliumNetworkPolicies, kubeapi.CiliumClusterwidePolicies} {
 		f := &follower{params: p, resource: r}
-		heartbeat.AddRetried(group, "follow-"+r.Plural, f.run, retryMin, retryMax)
+		watchdog.AddRetried(group, "follow-"+r.Plural, f.run, retryMin, retryMax)
 	}
 }
 
@@ -113,7 +113,7 @@ func registerWriter(rp reconciler.Params, p params) error {
 		return nil
 	}
 	w := &writer{p}
-	_, err := heartbeat.RegisterRemote(rp, p.Table, (*statement).clone, (*statement).withStatus,
+	_, err := watchdog.RegisterRemote(rp, p.Table, (*statement).clone, (*statement).withStatus,
 		func(s *statement) reconciler.Status { return s.Status }, w, w,
 		reconciler.WithoutPruning(), // a statement is deleted with its object
 		reconciler.WithRetry(retryMin, retryMax),

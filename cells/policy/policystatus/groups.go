@@ -10,11 +10,11 @@ import (
 	"github.com/cilium/hive/cell"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 func newGroupFollower(p params) *objectFollower[*cilium.CIDRGroup] {
@@ -57,7 +57,7 @@ const groupsTimeout = 3 * time.Second
 // leadWithGroups makes statements about policies that may refer to groups. When a group changes to which a policy refers, it lists the policies again, because
 // their objects are not kept.
 func (f *follower) leadWithGroups(ctx context.Context, health cell.Health) error {
-	heartbeat.Idle(ctx) // the follower of policies reports when it is busy
+	watchdog.Idle(ctx) // the follower of policies reports when it is busy
 	patient, end := context.WithTimeout(ctx, groupsTimeout)
 	txn := f.DB.ReadTxn()
 	_, groups := f.Groups.Initialized(txn)
@@ -87,7 +87,7 @@ func (f *follower) leadWithGroups(ctx context.Context, health cell.Health) error
 		if err == nil {
 			<-ended
 		}
-		heartbeat.IdleFor(ctx, betweenLists) // the pause is no stall
+		watchdog.IdleFor(ctx, betweenLists) // the pause is no stall
 		select {
 		case <-time.After(betweenLists - time.Since(began)):
 		case <-ctx.Done():

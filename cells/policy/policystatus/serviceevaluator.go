@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policyqueue"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Bounds of the work that changed Services cause: the owner of a Service may change it many times a second, and thousands of policies may refer to it. A round
@@ -69,7 +69,7 @@ func (j *serviceEvaluator) run(ctx context.Context, health cell.Health) error {
 			health.OK(fmt.Sprintf("%d policies must be evaluated because of changed Services, and %d later", j.queue.Len(), len(j.later)))
 		}
 		if known != nil && j.queue.Len() > 0 {
-			err = heartbeat.Sleep(ctx, betweenLists)
+			err = watchdog.Sleep(ctx, betweenLists)
 		} else {
 			err = await(ctx, changed, next)
 		}
@@ -82,13 +82,13 @@ func (j *serviceEvaluator) run(ctx context.Context, health cell.Health) error {
 // await waits for a change, and not longer than next unless that is 0. The only possible error is that of ctx.
 func await(ctx context.Context, changed *statedb.WatchSet, next time.Duration) error {
 	limited, end := ctx, context.CancelFunc(func() {})
-	heartbeat.Idle(ctx)
+	watchdog.Idle(ctx)
 	if next > 0 {
 		limited, end = context.WithTimeout(ctx, next)
-		heartbeat.IdleFor(ctx, next)
+		watchdog.IdleFor(ctx, next)
 	}
 	defer end()
-	defer heartbeat.Busy(ctx)
+	defer watchdog.Busy(ctx)
 	_, _ = changed.Wait(limited, serviceSettle)
 	return ctx.Err()
 }
@@ -159,7 +159,7 @@ func (j *serviceEvaluator) evaluatePortion(ctx context.Context, txn statedb.Read
 	}
 	portion := j.queue.Take(servicePortion, size)
 	for i, ref := range portion {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		if outdated[ref] == nil {
 			continue
 		}

@@ -8,7 +8,6 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -19,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell computes services, frontends and backends. No other cell writes these tables, except the statuses of frontends.
@@ -107,5 +107,5 @@ const (
 )
 
 func register(jobs job.Group, p params) {
-	heartbeat.AddRetried(jobs, "compute-services", newController(p).run, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "compute-services", newController(p).run, minRetry, maxRetry)
 }

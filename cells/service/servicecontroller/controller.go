@@ -9,12 +9,12 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/services"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // controller is the state of the only loop of the cell. It holds no data that the tables have.
@@ -61,7 +61,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		health.OK("off: --kube-proxy-replacement=false")
 		return nil
 	}
-	c.alive = func() { heartbeat.Busy(ctx) }
+	c.alive = func() { watchdog.Busy(ctx) }
 	if err := c.restore(); err != nil {
 		health.Degraded("the maps of services cannot be read; their entries stay in force", err)
 		return err

@@ -12,10 +12,10 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/services"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // settle is the minimum time between two computations.
@@ -33,7 +33,7 @@ func registerController(jobs job.Group, c controller) {
 	if !c.Config.HealthCheckNodePort {
 		return
 	}
-	heartbeat.AddRetried(jobs, "compute-ports", c.run, 100*time.Millisecond, time.Minute)
+	watchdog.AddRetried(jobs, "compute-ports", c.run, 100*time.Millisecond, time.Minute)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {

@@ -16,10 +16,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 type healthzParams struct {
@@ -52,9 +52,9 @@ func registerHealthz(p healthzParams) error {
 			return fmt.Errorf("--kube-proxy-replacement-healthz-bind-address: %w: if kube-proxy is running, stop it, or choose another address",
 				err)
 		}
-		heartbeat.Add(p.Jobs, "serve-healthz", func(ctx context.Context, health cell.Health) error {
+		watchdog.Add(p.Jobs, "serve-healthz", func(ctx context.Context, health cell.Health) error {
 			health.OK("listening on " + l.Addr().String())
-			heartbeat.Idle(ctx) // each request has its own goroutine
+			watchdog.Idle(ctx) // each request has its own goroutine
 			defer context.AfterFunc(ctx, func() { server.Close() })()
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				return err

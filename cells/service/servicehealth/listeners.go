@@ -16,8 +16,8 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/services"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // timeout limits reading a request and writing its response. Any host can send requests.
@@ -124,7 +124,7 @@ func (l *listeners) numbers() map[uint16]bool {
 }
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*port], l *listeners) error {
-	_, err := heartbeat.Register(params, table, (*port).clone, (*port).withStatus, (*port).status, l, nil,
+	_, err := watchdog.Register(params, table, (*port).clone, (*port).withStatus, (*port).status, l, nil,
 		reconciler.WithName("health-check-ports"),
 		reconciler.WithRefreshing(0, nil), // a socket stays open
 		reconciler.WithPruning(30*time.Minute),

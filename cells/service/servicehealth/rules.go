@@ -11,11 +11,11 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/services"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // staleAfter is how long the datapath may lag behind the row of a frontend, without applying any newer revision of it, before the rules of its Service
@@ -45,7 +45,7 @@ func newRules(db *statedb.DB, table statedb.Table[*frontends.Frontend]) *rules {
 
 func registerRules(jobs job.Group, c Config, r *rules) {
 	if c.HealthCheckNodePort {
-		heartbeat.AddRetried(jobs, "follow-frontends", r.run, 100*time.Millisecond, time.Minute)
+		watchdog.AddRetried(jobs, "follow-frontends", r.run, 100*time.Millisecond, time.Minute)
 	}
 }
 

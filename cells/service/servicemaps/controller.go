@@ -11,13 +11,13 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/maglev"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 type params struct {
@@ -57,8 +57,8 @@ func newController(p params) (*controller, error) {
 func register(jobs job.Group, p params) error {
 	c, err := newController(p)
 	if err == nil {
-		heartbeat.Follow(jobs, p.Frontends.Table, (*frontends.Frontend).GetStatus, frontends.FirstInitializer)
-		heartbeat.AddRetried(jobs, "write-services", c.run, minRetry, maxRetry)
+		watchdog.Follow(jobs, p.Frontends.Table, (*frontends.Frontend).GetStatus, frontends.FirstInitializer)
+		watchdog.AddRetried(jobs, "write-services", c.run, minRetry, maxRetry)
 	}
 	return err
 }
@@ -66,7 +66,7 @@ func register(jobs job.Group, p params) error {
 // run has no debounce interval: a change must be in force at once, and changes during a pass are handled by the next pass. The same loop verifies the maps,
 // because only it knows the written entries, and so no write happens during the verification.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	c.writer.alive = func() { heartbeat.Busy(ctx) }
+	c.writer.alive = func() { watchdog.Busy(ctx) }
 	if err := c.begin(); err != nil {
 		health.Degraded("The maps of services cannot be read; their entries stay in force", err)
 		return err

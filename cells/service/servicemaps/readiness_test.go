@@ -15,11 +15,11 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // TestReadiness_WaitsForTheMaps: the node is not ready until the kernel has the frontends that are known at the start.
@@ -30,14 +30,14 @@ func TestReadiness_WaitsForTheMaps(t *testing.T) {
 	var (
 		db      *statedb.DB
 		fronts  statedb.RWTable[*frontends.Frontend]
-		monitor *heartbeat.Monitor
+		monitor *watchdog.Monitor
 		first   func(statedb.WriteTxn)
 	)
 	h := hive.New(celltest.Infrastructure(), account.Cell, settings.Cell,
 		cell.Provide(frontends.NewTable, backends.NewTable, frontends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable,
 			statedb.RWTable[*backends.Backend].ToTable),
 		cell.Module("service-maps", "Under test", cell.ProvidePrivate(f.maps), implementation),
-		cell.Invoke(func(d *statedb.DB, t statedb.RWTable[*frontends.Frontend], m *heartbeat.Monitor) {
+		cell.Invoke(func(d *statedb.DB, t statedb.RWTable[*frontends.Frontend], m *watchdog.Monitor) {
 			db, fronts, monitor = d, t, m
 			txn := db.WriteTxn(fronts)
 			defer txn.Commit()

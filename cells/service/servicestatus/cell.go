@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell creates Events about annotations of Services without effect.
@@ -63,7 +63,7 @@ func (p *params) enabled() bool { return p.Client != nil && p.Config.KubeProxyRe
 
 func registerFollower(group job.Group, p params) {
 	if p.enabled() {
-		heartbeat.AddRetried(group, "follow-services", (&follower{p}).run, retryMin, retryMax)
+		watchdog.AddRetried(group, "follow-services", (&follower{p}).run, retryMin, retryMax)
 	}
 }
 
@@ -71,7 +71,7 @@ func registerEmitter(rp reconciler.Params, p params) error {
 	if !p.enabled() {
 		return nil
 	}
-	_, err := heartbeat.RegisterRemote(rp, p.Table, (*statement).clone, (*statement).withStatus,
+	_, err := watchdog.RegisterRemote(rp, p.Table, (*statement).clone, (*statement).withStatus,
 		func(s *statement) reconciler.Status { return s.Status }, newEmitter(p), nil,
 		reconciler.WithoutPruning(), // Events stay until they expire
 		reconciler.WithRetry(retryMin, retryMax),

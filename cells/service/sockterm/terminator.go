@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podns"
@@ -20,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -53,7 +53,7 @@ type params struct {
 func register(jobs job.Group, p params) {
 	if p.Options.Enabled {
 		t := &terminator{p}
-		heartbeat.AddRetried(jobs, "close-sockets", t.run, minRetry, maxRetry)
+		watchdog.AddRetried(jobs, "close-sockets", t.run, minRetry, maxRetry)
 	}
 }
 
@@ -83,7 +83,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 			r.Within(due[0])
 			due = due[1:]
 		}
-		_ = heartbeat.Sleep(ctx, share*time.Since(begin)) // fails when ctx ends, and the loop ends too
+		_ = watchdog.Sleep(ctx, share*time.Since(begin)) // fails when ctx ends, and the loop ends too
 		return nil
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 func Register[R drift.Row[R]](
 	params reconciler.Params, name string, table statedb.RWTable[R], ops reconciler.Operations[R], batch reconciler.BatchOperations[R],
 ) (reconciler.Reconciler[R], error) {
-	return heartbeat.Register(params, table,
+	return watchdog.Register(params, table,
 		func(r R) R { return r.Clone() },
 		func(r R, s reconciler.Status) R { return r.WithStatus(s) },
 		func(r R) reconciler.Status { return r.GetStatus() },

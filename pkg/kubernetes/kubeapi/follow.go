@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Follower converts the objects of one resource to rows. The goroutine of [Follower.Run] calls its functions one at a time.
@@ -64,10 +64,10 @@ func (f *Follower[R]) Run(ctx context.Context) error {
 
 // wait returns after d, or with an error when ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
-	heartbeat.Idle(ctx)
+	watchdog.Idle(ctx)
 	select {
 	case <-time.After(d):
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -79,7 +79,7 @@ func (f *Follower[R]) list(ctx context.Context) (rows []R, version string, err e
 	options := metav1.ListOptions{Limit: followPageSize}
 	for {
 		page := f.Resource.NewList()
-		heartbeat.Busy(ctx) // each page is a request
+		watchdog.Busy(ctx) // each page is a request
 		if err := f.Client.List(ctx, f.Resource, "", options, page); err != nil {
 			return nil, "", err
 		}
@@ -126,12 +126,12 @@ func (f *Follower[R]) follow(ctx context.Context, version string) error {
 // consume applies the events of one watch until it ends, and returns the version of the last event.
 func (f *Follower[R]) consume(ctx context.Context, w watch.Interface, version string) (last string, err error) {
 	for {
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return version, ctx.Err()
 		case event, open := <-w.ResultChan():
-			heartbeat.Busy(ctx)
+			watchdog.Busy(ctx)
 			if !open {
 				return version, nil
 			}

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -28,7 +28,7 @@ func (c *Client) Servers() ([]apiservers.Server, <-chan struct{}) { return c.ser
 // server is ready. While requests succeed it sends no probes. It returns when ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	for {
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		if c.servers.healthy() {
 			select {
 			case <-ctx.Done():
@@ -36,9 +36,9 @@ func (c *Client) Run(ctx context.Context) error {
 			case <-c.servers.doubt:
 			}
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		c.probe(ctx)
-		if heartbeat.Sleep(ctx, probePause+rand.N(probeSpread)) != nil {
+		if watchdog.Sleep(ctx, probePause+rand.N(probeSpread)) != nil {
 			return nil
 		}
 	}

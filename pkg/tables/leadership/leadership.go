@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Leadership is a Lease as this replica knows it.
@@ -85,8 +85,8 @@ func read(db *statedb.DB, table statedb.Table[Leadership]) (Leadership, <-chan s
 // Await waits until this replica leads. The returned context ends with the cause [ErrNotLeading] when the replica no longer leads, or when done is
 // called. An error is the error of ctx.
 func Await(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership]) (leading context.Context, done func(), err error) {
-	heartbeat.Idle(ctx)
-	defer heartbeat.Busy(ctx)
+	watchdog.Idle(ctx)
+	defer watchdog.Busy(ctx)
 	for {
 		row, changed := read(db, table)
 		if row.Leads(time.Now()) {

@@ -13,10 +13,10 @@ import (
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/snapshot"
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // load fills the tables from the copy on disk, from all of it or not at all. The tables become usable, not initialized.
@@ -99,11 +99,11 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 	if s.settings.Copy == "" {
 		return
 	}
-	ctx, end := heartbeat.With(ctx, "copy")
+	ctx, end := watchdog.With(ctx, "copy")
 	defer end()
 	pause(ctx, min(s.settings.CopyEvery, settle))
 	for {
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		txn := s.set.DB.ReadTxn()
 		watch, names := s.complete(txn)
 		wait, rest := copyAgain, s.settings.CopyEvery
@@ -120,7 +120,7 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 				rest = copyPause(rest, cost)
 			}
 		}
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		pause(ctx, rest)
 		if !changed(ctx, watch, wait) && ctx.Err() != nil {
 			return

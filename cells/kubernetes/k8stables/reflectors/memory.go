@@ -6,7 +6,7 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // memory returns unused heap memory to the system after bursts of objects. The runtime keeps up to twice the live heap for the next burst; in a
@@ -34,9 +34,9 @@ func newMemory() memory { return memory{readSizes, debug.FreeOSMemory} }
 
 // run checks the sizes at each interval until ctx ends.
 func (m memory) run(ctx context.Context) {
-	ctx, end := heartbeat.With(ctx, "release-memory")
+	ctx, end := watchdog.With(ctx, "release-memory")
 	defer end()
-	for heartbeat.Sleep(ctx, releaseInterval) == nil {
+	for watchdog.Sleep(ctx, releaseInterval) == nil {
 		if m.sizes().excessive() {
 			m.release()
 		}

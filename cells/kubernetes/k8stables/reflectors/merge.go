@@ -12,7 +12,6 @@ import (
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/changefeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
@@ -20,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // remoteTable is the table of all pods of the cluster.
@@ -88,7 +88,7 @@ func newMerger(set *tables.Set, node string, txn statedb.WriteTxn) (*merger, err
 
 // run updates the table until ctx ends.
 func (m *merger) run(ctx context.Context, health cell.Health) {
-	ctx, end := heartbeat.With(ctx, "merge-endpoints")
+	ctx, end := watchdog.With(ctx, "merge-endpoints")
 	defer end()
 	defer m.everything.halt()
 	if err := m.subscribe(); err != nil {

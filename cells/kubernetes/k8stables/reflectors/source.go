@@ -17,9 +17,9 @@ import (
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/snapshot"
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Producer names this source in the table sources.
@@ -123,7 +123,7 @@ func (s *Source) Run(ctx context.Context, health cell.Health) error {
 	copying, committed := context.WithCancel(context.WithoutCancel(ctx)) // the last copy must contain the last commits
 	all.Go(func() { s.copies(copying, health.NewScope("copy")) })
 	all.Go(func() { newMemory().run(ctx) })
-	heartbeat.Idle(ctx) // each goroutine has its own loop in the watchdog
+	watchdog.Idle(ctx) // each goroutine has its own loop in the watchdog
 	commits.Wait()
 	committed()
 	all.Wait()

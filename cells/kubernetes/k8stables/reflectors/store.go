@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
@@ -109,7 +109,7 @@ func (s *store) add(e event) {
 
 // commits commits pending events, one commit for each burst, until ctx ends. At the end it commits the remaining events.
 func (s *store) commits(ctx context.Context) {
-	ctx, end := heartbeat.With(ctx, s.table.Name())
+	ctx, end := watchdog.With(ctx, s.table.Name())
 	defer end()
 	defer func() { s.report.recordWrite(s.flush()) }()
 	for last := (time.Time{}); ; last = time.Now() {
@@ -123,9 +123,9 @@ func (s *store) commits(ctx context.Context) {
 				return
 			}
 		}
-		heartbeat.Busy(ctx)
+		watchdog.Busy(ctx)
 		s.report.recordWrite(s.flush())
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 	}
 }
 

@@ -1,4 +1,4 @@
-package heartbeat_test
+package watchdog_test
 
 import (
 	"context"
@@ -21,8 +21,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,7 +47,7 @@ func newTable(db *statedb.DB, name string) (statedb.RWTable[*comb], error) {
 type world struct {
 	db      *statedb.DB
 	table   statedb.RWTable[*comb]
-	monitor *heartbeat.Monitor
+	monitor *watchdog.Monitor
 	jobs    job.Group
 
 	loop, timer, update, remove, prune, watch, fault gate
@@ -88,8 +88,8 @@ func build(t *testing.T) *world {
 	t.Helper()
 	w := &world{}
 	h := hive.New(celltest.Infrastructure(),
-		cell.Provide(func(m *heartbeat.Monitor) statedb.Metrics { return m.Transactions(&statedb.NopMetrics{}) }),
-		cell.Module("bees", "Bees", cell.Invoke(func(db *statedb.DB, m *heartbeat.Monitor, jobs job.Group, params reconciler.Params) (err error) {
+		cell.Provide(func(m *watchdog.Monitor) statedb.Metrics { return m.Transactions(&statedb.NopMetrics{}) }),
+		cell.Module("bees", "Bees", cell.Invoke(func(db *statedb.DB, m *watchdog.Monitor, jobs job.Group, params reconciler.Params) (err error) {
 			w.db, w.monitor, w.jobs = db, m, jobs
 			m.Fault = func(loop string) {
 				if loop == "bees/follow" {
@@ -99,9 +99,9 @@ func build(t *testing.T) *world {
 			if w.table, err = newTable(db, "combs"); err != nil {
 				return err
 			}
-			heartbeat.Add(jobs, "follow", w.follow)
-			heartbeat.AddTimer(jobs, "look", func(context.Context) error { w.timer.pass(); return nil }, every)
-			_, err = heartbeat.Register(params, w.table, (*comb).clone, (*comb).withStatus, (*comb).status, w, nil,
+			watchdog.Add(jobs, "follow", w.follow)
+			watchdog.AddTimer(jobs, "look", func(context.Context) error { w.timer.pass(); return nil }, every)
+			_, err = watchdog.Register(params, w.table, (*comb).clone, (*comb).withStatus, (*comb).status, w, nil,
 				reconciler.WithPruning(time.Minute))
 			return err
 		})))
@@ -116,7 +116,7 @@ func build(t *testing.T) *world {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(heartbeat.Interval):
+			case <-time.After(watchdog.Interval):
 			}
 			w.monitor.Step(time.Since(last), w.db.ReadTxn())
 		}
@@ -133,10 +133,10 @@ func build(t *testing.T) *world {
 
 func (w *world) follow(ctx context.Context, _ cell.Health) error {
 	for {
-		txn := heartbeat.Snapshot(ctx, w.db, w.table)
+		txn := watchdog.Snapshot(ctx, w.db, w.table)
 		_, changed := w.table.AllWatch(txn)
 		w.loop.pass()
-		heartbeat.Idle(ctx)
+		watchdog.Idle(ctx)
 		w.watch.pass()
 		select {
 		case <-ctx.Done():
@@ -222,7 +222,7 @@ func TestMonitor_ReportsStalls(t *testing.T) {
 					t.Errorf("after %s it says %q, want %q within %s", took, line, c.want, c.within)
 				}
 				thaw()
-				time.Sleep(2 * heartbeat.Interval)
+				time.Sleep(2 * watchdog.Interval)
 				if line, live := w.monitor.Live(t.Context()); !live {
 					t.Errorf("after the thaw it says %q", line)
 				}
@@ -237,7 +237,7 @@ func TestMonitor_UnattemptedRow_IsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, db, table := unattended(t, false)
 		w := &world{db: db, table: table}
-		steps := func(n int) (found []heartbeat.Stall) {
+		steps := func(n int) (found []watchdog.Stall) {
 			for range n {
 				found = m.Step(time.Second, db.ReadTxn())
 			}
@@ -259,12 +259,12 @@ func TestMonitor_UnattemptedRow_IsReported(t *testing.T) {
 }
 
 // unattended returns a reconciler that is registered and never runs.
-func unattended(t *testing.T, remote bool) (*heartbeat.Monitor, *statedb.DB, statedb.RWTable[*comb]) {
+func unattended(t *testing.T, remote bool) (*watchdog.Monitor, *statedb.DB, statedb.RWTable[*comb]) {
 	t.Helper()
-	db, m := statedb.New(), heartbeat.NewMonitor()
+	db, m := statedb.New(), watchdog.NewMonitor()
 	var params reconciler.Params
 	h := hive.New(statedb.Cell, job.Cell,
-		cell.Provide(cell.NewSimpleHealth, func(h *cell.SimpleHealth) hive.HealthSource { return source{h} }, func() *heartbeat.Monitor { return m }),
+		cell.Provide(cell.NewSimpleHealth, func(h *cell.SimpleHealth) hive.HealthSource { return source{h} }, func() *watchdog.Monitor { return m }),
 		cell.Module("bees", "Bees", cell.Invoke(func(p reconciler.Params) { params = p })))
 	if err := hive.Populate(h, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
@@ -273,9 +273,9 @@ func unattended(t *testing.T, remote bool) (*heartbeat.Monitor, *statedb.DB, sta
 	if err != nil {
 		t.Fatal(err)
 	}
-	register := heartbeat.Register[*comb]
+	register := watchdog.Register[*comb]
 	if remote {
-		register = heartbeat.RegisterRemote[*comb]
+		register = watchdog.RegisterRemote[*comb]
 	}
 	if _, err := register(params, table, (*comb).clone, (*comb).withStatus, (*comb).status, &world{}, nil); err != nil {
 		t.Fatal(err)
@@ -320,7 +320,7 @@ func TestLagging(t *testing.T) {
 	if got := remote.Lagging(db2.ReadTxn()); len(got) != 0 {
 		t.Errorf("rows of the API server: %q", got)
 	}
-	if got := (*heartbeat.Monitor)(nil).Lagging(db.ReadTxn()); got != nil {
+	if got := (*watchdog.Monitor)(nil).Lagging(db.ReadTxn()); got != nil {
 		t.Errorf("without a monitor: %q", got)
 	}
 }
@@ -328,13 +328,13 @@ func TestLagging(t *testing.T) {
 // TestFollow: readiness waits for the rows of a loop without a reconciler, but they are not reported as a stall.
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	db, m := statedb.New(), heartbeat.NewMonitor()
+	db, m := statedb.New(), watchdog.NewMonitor()
 	table, err := newTable(db, "combs")
 	if err != nil {
 		t.Fatal(err)
 	}
-	heartbeat.Follow(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status, "first")
-	heartbeat.Follow(heartbeat.NewGroup(nil, nil, nil), table, (*comb).status, "first") // no effect without a monitor
+	watchdog.Follow(watchdog.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status, "first")
+	watchdog.Follow(watchdog.NewGroup(nil, nil, nil), table, (*comb).status, "first") // no effect without a monitor
 	w := &world{db: db, table: table}
 	for i, c := range []struct {
 		status  reconciler.Status
@@ -413,7 +413,7 @@ func TestMonitor_StoppedProcess_IsNoStall(t *testing.T) {
 	began, thaw := make(chan struct{}), make(chan struct{})
 	var loop sync.WaitGroup
 	loop.Go(func() {
-		_, end := heartbeat.Begin(context.Background(), heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), "dance")
+		_, end := watchdog.Begin(context.Background(), watchdog.NewGroup(nil, m, cell.FullModuleID{"bees"}), "dance")
 		defer end()
 		close(began)
 		<-thaw
@@ -432,7 +432,7 @@ func TestMonitor_StoppedProcess_IsNoStall(t *testing.T) {
 func TestLive_WithoutRecentStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, db := heartbeat.NewMonitor(), statedb.New()
+		m, db := watchdog.NewMonitor(), statedb.New()
 		if line, live := m.Live(t.Context()); !live {
 			t.Errorf("before the first step: %s", line)
 		}
@@ -442,7 +442,7 @@ func TestLive_WithoutRecentStep(t *testing.T) {
 			t.Errorf("a minute after the last step: %t %s", live, line)
 		}
 		go func() { // the process continues: a step follows shortly after the call
-			time.Sleep(heartbeat.Interval / 2)
+			time.Sleep(watchdog.Interval / 2)
 			m.Step(time.Minute, db.ReadTxn())
 		}()
 		if line, live := m.Live(t.Context()); !live {
@@ -454,7 +454,7 @@ func TestLive_WithoutRecentStep(t *testing.T) {
 // TestTransactions_DeadlockOfTwo: two goroutines each hold the table that the other wants; both are reported.
 func TestTransactions_DeadlockOfTwo(t *testing.T) {
 	t.Parallel()
-	m := heartbeat.NewMonitor()
+	m := watchdog.NewMonitor()
 	db := statedb.New(statedb.WithMetrics(m.Transactions(&statedb.NopMetrics{})))
 	wax, err1 := newTable(db, "wax")
 	honey, err2 := newTable(db, "honey")
@@ -465,7 +465,7 @@ func TestTransactions_DeadlockOfTwo(t *testing.T) {
 	var blocked sync.WaitGroup
 	blocked.Go(func() { db.WriteTxn(honey).Abort() })
 	blocked.Go(func() { db.WriteTxn(wax).Abort() })
-	var got []heartbeat.Stall
+	var got []watchdog.Stall
 	for range 11 {
 		got = m.Step(time.Second, db.ReadTxn())
 	}

@@ -1,4 +1,4 @@
-package heartbeat_test
+package watchdog_test
 
 import (
 	"context"
@@ -8,15 +8,15 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // BenchmarkStep checks as many loops as the agent has, with tables of 1,000 unchanged rows.
 func BenchmarkStep(b *testing.B) {
-	m := heartbeat.NewMonitor()
+	m := watchdog.NewMonitor()
 	db := statedb.New(statedb.WithMetrics(m.Transactions(&statedb.NopMetrics{})))
 	for range 60 {
-		_ = heartbeat.WatchedTimer(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x", nil, time.Hour)
+		_ = watchdog.WatchedTimer(watchdog.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x", nil, time.Hour)
 	}
 	for b.Loop() {
 		m.Step(0, db.ReadTxn())
@@ -24,17 +24,17 @@ func BenchmarkStep(b *testing.B) {
 }
 
 func BenchmarkBusyIdle(b *testing.B) {
-	m := heartbeat.NewMonitor()
-	ctx, end := heartbeat.Begin(context.Background(), heartbeat.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x")
+	m := watchdog.NewMonitor()
+	ctx, end := watchdog.Begin(context.Background(), watchdog.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x")
 	defer end()
 	for b.Loop() {
-		heartbeat.Busy(ctx)
-		heartbeat.Idle(ctx)
+		watchdog.Busy(ctx)
+		watchdog.Idle(ctx)
 	}
 }
 
 func BenchmarkWriteTxn(b *testing.B) {
-	for name, metrics := range map[string]statedb.Metrics{"plain": &statedb.NopMetrics{}, "watched": heartbeat.NewMonitor().Transactions(&statedb.NopMetrics{})} {
+	for name, metrics := range map[string]statedb.Metrics{"plain": &statedb.NopMetrics{}, "watched": watchdog.NewMonitor().Transactions(&statedb.NopMetrics{})} {
 		b.Run(name, func(b *testing.B) {
 			db := statedb.New(statedb.WithMetrics(metrics))
 			table, err := newTable(db, "wax")

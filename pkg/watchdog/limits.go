@@ -1,6 +1,6 @@
 //go:build !shortlimits
 
-package heartbeat
+package watchdog
 
 // scale divides the time limits. Releases use the full limits.
 const scale = 1

@@ -1,4 +1,4 @@
-// Package heartbeat is a watchdog that distinguishes stalled loops from idle ones.
+// Package watchdog is a watchdog that distinguishes stalled loops from idle ones.
 //
 // A loop is a job that is created with [Add] or [AddTimer], or a reconciler that is created with [Register] in place of
 // reconciler.Register, with the same arguments. A job counts as busy from its start. It calls [Idle] before it waits, which
@@ -17,4 +17,4 @@
 // processes use the CPU; the limits include a margin for that.
 //
 // Without a monitor, as in most tests of cells, the functions of this package have no effect.
-package heartbeat
+package watchdog

@@ -1,4 +1,4 @@
-package heartbeat_test
+package watchdog_test
 
 import (
 	"context"
@@ -10,14 +10,14 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // TestFollow_TheFirstRows: a table whose first rows are not complete lags although no row is pending. Completing it wakes the watchers with the next
 // step.
 func TestFollow_TheFirstRows(t *testing.T) {
 	t.Parallel()
-	m, db := heartbeat.NewMonitor(), statedb.New()
+	m, db := watchdog.NewMonitor(), statedb.New()
 	table, err := newTable(db, "combs")
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestFollow_TheFirstRows(t *testing.T) {
 	first := table.RegisterInitializer(txn, "first")
 	_ = table.RegisterInitializer(txn, "all") // never completed
 	txn.Commit()
-	heartbeat.Follow(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status, "first")
+	watchdog.Follow(watchdog.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status, "first")
 	expect := func(when string, want ...string) {
 		t.Helper()
 		if got := m.Lagging(db.ReadTxn()); !slices.Equal(got, want) {
