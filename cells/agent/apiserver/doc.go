@@ -5,6 +5,6 @@
 // state of the previous run is restored. A restart leaves the socket file, which the next run replaces.
 //
 // Tables in: api-servers, bpf-maps, cni-config, devices, endpoint-identities, endpoint-states, flows, health, ipam-addresses, local-node, mtus, node-health,
-// node-ids, nodes, services, unmanaged-pods, unmasqueraded, and those of [readiness.Tables] and [policyview.Tables]; any other table by its name (GET
+// node-ids, nodes, services, unmanaged-pods, unmasqueraded, and those of [readiness.Tables] and [policyexplain.Tables]; any other table by its name (GET
 // /statedb). Tables out: none.
 package apiserver

@@ -9,7 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/endpoint"
-	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/policyexplain"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -19,7 +19,7 @@ import (
 type view struct {
 	*api
 	txn    statedb.ReadTxn
-	policy *policyview.View
+	policy *policyexplain.View
 }
 
 func (a *api) view() view {

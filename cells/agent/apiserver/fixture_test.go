@@ -29,7 +29,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/policy/policyenvironment"
-	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/policyexplain"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
@@ -203,7 +203,7 @@ func (f *fixture) putNode(row *nodes.Node) {
 }
 
 // policyTables returns tables with a policy of shop/cart: it is isolated in ingress, and identity 300 may connect to TCP port 80.
-func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
+func policyTables(t *testing.T, db *statedb.DB, a *api) policyexplain.Tables {
 	t.Helper()
 	web := policy.Selector{Requirements: []policy.Requirement{{Source: "k8s", Key: "app", Operator: policy.In, Values: []string{"web"}}}}
 	cart := policy.Selector{Requirements: []policy.Requirement{{Source: "k8s", Key: "app", Operator: policy.In, Values: []string{"cart"}}}}
@@ -220,7 +220,7 @@ func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return policyview.Tables{DB: db, Options: policy.Options{Mode: policy.Default}, Endpoints: a.Ready.Endpoints, Identities: a.Identities,
+	return policyexplain.Tables{DB: db, Options: policy.Options{Mode: policy.Default}, Endpoints: a.Ready.Endpoints, Identities: a.Identities,
 		Policies: filled(t, db, policies.NewTable, &policies.Policy{Policy: object, Subjects: 1}),
 		Entries:  filled(t, db, policyentries.NewTable, &policyentries.Policy{ID: 2, Compiled: compiled.Enforced}),
 		EndpointPolicies: filled(t, db, endpointpolicies.NewTable, &endpointpolicies.EndpointPolicy{EndpointID: 7,

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
-	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/policyexplain"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
@@ -65,7 +65,7 @@ type api struct {
 	Services           statedb.Table[*services.Service]
 	Frontends          statedb.Table[*frontends.Frontend]
 	Backends           statedb.Table[*backends.Backend]
-	Policy             policyview.Tables
+	Policy             policyexplain.Tables
 	Flows              statedb.Table[*flows.Flow]
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/policyexplain"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
 
@@ -52,9 +52,9 @@ func (a *api) GetPolicySelectors(w http.ResponseWriter, _ *http.Request) {
 
 // GetPolicyExplain evaluates the policies for a connection between two peers and explains the verdict.
 func (a *api) GetPolicyExplain(w http.ResponseWriter, _ *http.Request, p models.GetPolicyExplainParams) {
-	e, err := a.Policy.View().Explain(p.From, p.To, p.Port, policyview.Maps{Maps: a.MapReader})
+	e, err := a.Policy.View().Explain(p.From, p.To, p.Port, policyexplain.Maps{Maps: a.MapReader})
 	switch {
-	case errors.Is(err, policyview.ErrUnknown):
+	case errors.Is(err, policyexplain.ErrUnknown):
 		fail(w, http.StatusNotFound, err)
 	case err != nil:
 		fail(w, http.StatusBadRequest, err)

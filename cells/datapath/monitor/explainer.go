@@ -5,21 +5,21 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/policyexplain"
 )
 
 // explainer describes in a sentence why policies deny a packet.
 type explainer interface {
-	Why(p *policyview.Packet) string
+	Why(p *policyexplain.Packet) string
 }
 
 // policies is the real explainer.
-type policies struct{ tables policyview.Tables }
+type policies struct{ tables policyexplain.Tables }
 
-func newExplainer(t policyview.Tables) explainer { return &policies{t} }
+func newExplainer(t policyexplain.Tables) explainer { return &policies{t} }
 
 // Why implements explainer.
-func (p *policies) Why(packet *policyview.Packet) string {
+func (p *policies) Why(packet *policyexplain.Packet) string {
 	return p.tables.View().Why(packet)
 }
 
@@ -37,7 +37,7 @@ const (
 type thrifty struct {
 	explainer explainer
 	limit     *rate.Limiter
-	known     map[policyview.Packet]explained
+	known     map[policyexplain.Packet]explained
 }
 
 type explained struct {
@@ -46,10 +46,10 @@ type explained struct {
 }
 
 func newThrifty(e explainer) *thrifty {
-	return &thrifty{explainer: e, limit: rate.NewLimiter(explainRate, explainBurst), known: map[policyview.Packet]explained{}}
+	return &thrifty{explainer: e, limit: rate.NewLimiter(explainRate, explainBurst), known: map[policyexplain.Packet]explained{}}
 }
 
-func (t *thrifty) why(p *policyview.Packet, now time.Time) string {
+func (t *thrifty) why(p *policyexplain.Packet, now time.Time) string {
 	if known, found := t.known[*p]; found && now.Sub(known.at) < explainAge {
 		return known.why
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/dissect"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/policyexplain"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 )
 
@@ -131,7 +131,7 @@ func portOf(packet dissect.Summary) uint16 {
 }
 
 // packetOf returns the packet for a policy lookup of a flow.
-func packetOf(f *flows.Flow) *policyview.Packet {
-	return &policyview.Packet{Endpoint: f.Endpoint, Direction: f.Direction, Protocol: f.Protocol, Port: f.Port, Own: f.Own(),
+func packetOf(f *flows.Flow) *policyexplain.Packet {
+	return &policyexplain.Packet{Endpoint: f.Endpoint, Direction: f.Direction, Protocol: f.Protocol, Port: f.Port, Own: f.Own(),
 		Other: f.Other(), Peer: f.Peer}
 }

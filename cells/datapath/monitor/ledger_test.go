@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/policyexplain"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 )
 
@@ -108,13 +108,13 @@ func TestLedger_Full_EvictsLeastRecentFlow(t *testing.T) {
 // counting is an [explainer] that counts its calls.
 type counting int
 
-func (c *counting) Why(*policyview.Packet) string { *c++; return "why" }
+func (c *counting) Why(*policyexplain.Packet) string { *c++; return "why" }
 
 func TestThrifty_Flood_LimitsLookups(t *testing.T) {
 	t.Parallel()
 	var asked counting
 	e, now := newThrifty(&asked), time.Now()
-	p := &policyview.Packet{Endpoint: 7}
+	p := &policyexplain.Packet{Endpoint: 7}
 	for range 1000 {
 		if got := e.why(p, now); got != "why" {
 			t.Fatalf("the same packet: %q", got)
@@ -129,7 +129,7 @@ func TestThrifty_Flood_LimitsLookups(t *testing.T) {
 	now = now.Add(explainAge)
 	unknown := 0
 	for port := range 10 * explainCacheSize {
-		if e.why(&policyview.Packet{Endpoint: 7, Port: uint16(port)}, now) == unexplained {
+		if e.why(&policyexplain.Packet{Endpoint: 7, Port: uint16(port)}, now) == unexplained {
 			unknown++
 		}
 	}

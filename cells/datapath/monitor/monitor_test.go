@@ -25,7 +25,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
-	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/policyexplain"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/drops"
 	"github.com/waggle-net/waggle/pkg/testnet"
@@ -110,7 +110,7 @@ func udp() []byte {
 // fakeExplainer returns the packet as text.
 type fakeExplainer struct{}
 
-func (fakeExplainer) Why(p *policyview.Packet) string {
+func (fakeExplainer) Why(p *policyexplain.Packet) string {
 	return fmt.Sprintf("%s of %d, %s to %s, %d/%d", p.Direction, p.Endpoint, p.Own, p.Other, p.Port, p.Protocol)
 }
 

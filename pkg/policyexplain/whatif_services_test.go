@@ -1,4 +1,4 @@
-package policyview
+package policyexplain
 
 import (
 	"net/netip"
