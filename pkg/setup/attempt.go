@@ -14,7 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/agentclient"
-	"github.com/waggle-net/waggle/pkg/selftest"
+	"github.com/waggle-net/waggle/pkg/selftestreport"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/version"
@@ -28,7 +28,7 @@ const (
 
 // attempt waits for the agent, runs the self-test once, and reports the result unless ctx has ended.
 func attempt(ctx context.Context, log *slog.Logger, o Options, folders string) error {
-	boot, err := selftest.BootID()
+	boot, err := selftestreport.BootID()
 	if err != nil {
 		return err
 	}
@@ -40,11 +40,11 @@ func attempt(ctx context.Context, log *slog.Logger, o Options, folders string) e
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	report := selftest.Report{BootID: boot, Version: version.String(), At: time.Now().UTC(), Steps: steps, Folders: folders}
+	report := selftestreport.Report{BootID: boot, Version: version.String(), At: time.Now().UTC(), Steps: steps, Folders: folders}
 	if tried != nil {
 		report.Error = tried.Error()
 	}
-	if err := errors.Join(tried, selftest.Write(o.StateDir, report)); err != nil {
+	if err := errors.Join(tried, selftestreport.Write(o.StateDir, report)); err != nil {
 		return err
 	}
 	var took []any
@@ -85,7 +85,7 @@ func waitReady(ctx context.Context, log *slog.Logger, agent *agentclient.Client)
 }
 
 // try runs the steps of the self-test in order and stops at the first failure.
-func try(ctx context.Context, o Options, agent *agentclient.Client) (steps []selftest.Step, err error) {
+func try(ctx context.Context, o Options, agent *agentclient.Client) (steps []selftestreport.Step, err error) {
 	t := &trial{agent: agent, plugin: &plugin{
 		path:   filepath.Join(o.CNIBinDir, PluginName),
 		config: config{Name: "waggle", Type: PluginName, SocketPath: o.SocketPath, StateDir: o.StateDir, LogFile: o.LogFile},
@@ -102,7 +102,7 @@ func try(ctx context.Context, o Options, agent *agentclient.Client) (steps []sel
 	} {
 		begin := time.Now()
 		err = step.take(ctx)
-		steps = append(steps, selftest.Step{Name: step.name, Duration: time.Since(begin)})
+		steps = append(steps, selftestreport.Step{Name: step.name, Duration: time.Since(begin)})
 		if err != nil {
 			err = fmt.Errorf("%s: %w", step.name, err)
 			break

@@ -15,7 +15,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/waggle-net/waggle/pkg/selftest"
+	"github.com/waggle-net/waggle/pkg/selftestreport"
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
@@ -115,7 +115,7 @@ func (r *Record) load() (*document, error) {
 		return nil, err
 	}
 	if doc == nil {
-		boot, err := selftest.BootID()
+		boot, err := selftestreport.BootID()
 		if err != nil {
 			return nil, err
 		}
@@ -129,7 +129,7 @@ var errUnusable = errors.New("the record is unusable")
 
 // read returns the content of the file, or nil if there is no record of this boot.
 func (r *Record) read() (*document, error) {
-	boot, err := selftest.BootID()
+	boot, err := selftestreport.BootID()
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/selftest"
+	"github.com/waggle-net/waggle/pkg/selftestreport"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -92,7 +92,7 @@ func stir(t *testing.T, node *repairNode, ipMasq string, round int, loop string)
 			"status:\n  addresses:\n  - {type: InternalIP, address: 192.0.2.%d}\n", 100+round)),
 		write("pod.yaml", fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: default\n  labels: {round: \"%d\"}\n"+
 			"spec:\n  nodeName: node-1\n", round)),
-		selftest.Write(node.StateDir(), selftest.Report{At: time.Unix(int64(round), 0)}),
+		selftestreport.Write(node.StateDir(), selftestreport.Report{At: time.Unix(int64(round), 0)}),
 		node.damage(loop)); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/selftest"
+	"github.com/waggle-net/waggle/pkg/selftestreport"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -16,7 +16,7 @@ import (
 
 // Cell reads the report of "waggle-agent setup". It is the only writer of the table self-tests.
 var Cell = cell.Module("self-test", "Result of the test attach on this node",
-	cell.ProvidePrivate(func() bootID { return selftest.BootID }), // tests replace it
+	cell.ProvidePrivate(func() bootID { return selftestreport.BootID }), // tests replace it
 	implementation,
 )
 

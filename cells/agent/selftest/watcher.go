@@ -12,7 +12,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/waggle-net/waggle/pkg/notify"
-	"github.com/waggle-net/waggle/pkg/selftest"
+	"github.com/waggle-net/waggle/pkg/selftestreport"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -53,7 +53,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 			wait = time.Second // the directory does not exist yet
 		}
 		watchdog.IdleFor(ctx, wait)
-		if !waitForChange(ctx, events, selftest.Path(w.Agent.StateDir), wait) {
+		if !waitForChange(ctx, events, selftestreport.Path(w.Agent.StateDir), wait) {
 			return nil
 		}
 	}
@@ -62,7 +62,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 // evaluate returns the row for the report, and a problem with the folders of the container runtime, if any. With an unreadable report the row stays Waiting.
 func (w *watcher) evaluate(boot string) (row selftests.SelfTest, folders string, unreadable error) {
 	row = selftests.SelfTest{Name: selftests.Attach, State: selftests.Waiting}
-	report, err := selftest.Read(w.Agent.StateDir)
+	report, err := selftestreport.Read(w.Agent.StateDir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		row.Message = "waggle-agent setup to report an attach"

@@ -1,6 +1,6 @@
-// Package selftest reads and writes the report of a test attachment on this node. "waggle-agent setup" writes the report and the agent reads it; they run in
+// Package selftestreport reads and writes the report of a test attachment on this node. "waggle-agent setup" writes the report and the agent reads it; they run in
 // different containers and share a directory.
-package selftest
+package selftestreport
 
 import (
 	"encoding/json"
