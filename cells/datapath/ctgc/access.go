@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/serving"
+	"github.com/waggle-net/waggle/pkg/backendcheck"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -61,7 +61,7 @@ type params struct {
 	Traffic    statedb.RWTable[*nodetraffic.Traffic]
 	Grace      grace
 	Exclusions statedb.Table[*masquerade.Exclusion]
-	Serving    serving.Tables
+	Serving    backendcheck.Tables
 }
 
 func newAccess(p params) *access {

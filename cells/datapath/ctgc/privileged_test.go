@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/backendcheck"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
-	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
@@ -77,7 +77,7 @@ func collectorOf(t testing.TB, k kernel, nat natKernel, eps ...*endpoints.Endpoi
 	}
 	txn.Commit()
 	c, err := newCollector(DefaultConfig, newAccess(params{Settings: settings.Agent{EndpointShare: 25}, Kernel: k, Nat: nat, DB: db, Table: table,
-		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Exclusions: exclusions, Serving: serving.Tables{Services: named, Frontends: fronts, Backends: backs}}))
+		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Exclusions: exclusions, Serving: backendcheck.Tables{Services: named, Frontends: fronts, Backends: backs}}))
 	if err != nil {
 		t.Fatal(err)
 	}

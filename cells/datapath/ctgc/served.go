@@ -9,10 +9,10 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/backendcheck"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
@@ -20,7 +20,7 @@ import (
 // served finds frontends by the ids in entries of the kernel. The tables have no such index, because for each of many frontends it would cost several times as
 // much as this map.
 type served struct {
-	tables  serving.Tables
+	tables  backendcheck.Tables
 	answers answers
 
 	mu        sync.Mutex // guards the fields below
@@ -41,7 +41,7 @@ func (s *served) close() {
 type snapshot struct {
 	*served
 	txn      statedb.ReadTxn
-	view     *serving.View
+	view     *backendcheck.View
 	verdicts map[named]verdict
 }
 

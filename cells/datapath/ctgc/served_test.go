@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/backendcheck"
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
-	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
@@ -113,7 +113,7 @@ func TestSweep_NoServices_DeletesPreviousFlows(t *testing.T) {
 	complete := []func(statedb.WriteTxn){front.RegisterInitializer(txn, "test"), back.RegisterInitializer(txn, "test")}
 	txn.Commit()
 	c := &access{kernel: fake, nat: fakeNat{fake}, db: db, table: table, heard: heard{wake: make(chan struct{}, 1)},
-		served: &served{tables: serving.Tables{Frontends: front, Backends: back, Services: of}}}
+		served: &served{tables: backendcheck.Tables{Frontends: front, Backends: back, Services: of}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)

@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/backendcheck"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podns"
-	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -46,7 +46,7 @@ type params struct {
 	Kernel    kernel
 	DB        *statedb.DB
 	Table     statedb.RWTable[Closed]
-	Serving   serving.Tables
+	Serving   backendcheck.Tables
 	Endpoints statedb.Table[*endpoints.Endpoint]
 }
 
@@ -90,7 +90,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 
 // gone reports whether a socket must be closed because its backend does not serve it now. A TCP connection is valid while the backend belongs to any service. For
 // UDP the frontend that the process requested must have the backend, as for flows that are translated on links.
-func gone(txn statedb.ReadTxn, v *serving.View, s *socket) bool {
+func gone(txn statedb.ReadTxn, v *backendcheck.View, s *socket) bool {
 	b, _, found := v.Backends.Get(txn, backends.ByAddress(s.Backend))
 	if !found {
 		return true

@@ -1,5 +1,5 @@
-// Package serving reports whether backends still respond to clients that reached them by a service.
-package serving
+// Package backendcheck reports whether backends still respond to clients that reached them by a service.
+package backendcheck
 
 import (
 	"slices"
