@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/config"
 	"github.com/waggle-net/waggle/pkg/install"
 	"github.com/waggle-net/waggle/pkg/inventory"
-	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // pathFlags lists the agent's path options, with their help texts for this command.
@@ -74,7 +74,7 @@ func readPaths(typed *pflag.FlagSet, environ []string) (p inventory.Paths, err e
 	}
 	value := func(name string) string { return flags.Lookup(name).Value.String() }
 	p = inventory.Paths{
-		Agent:  settings.Agent{StateDir: value("state-dir"), BPFRoot: value("bpf-root"), Procfs: value("procfs")},
+		Agent:  agentconfig.Agent{StateDir: value("state-dir"), BPFRoot: value("bpf-root"), Procfs: value("procfs")},
 		LibDir: value("lib-dir"), CNIConf: value("write-cni-conf-when-ready"), CNIBinDir: typed.Lookup(cniBinDirFlag).Value.String(),
 		CNILog: value("cni-log-file"), Socket: value("socket-path"), ShellSocket: value("shell-socket-path"),
 		MonitorSocket: value("monitor-socket-path"),

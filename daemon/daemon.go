@@ -62,7 +62,7 @@ import (
 	"github.com/waggle-net/waggle/cells/service/servicemaps"
 	"github.com/waggle-net/waggle/cells/service/socketlb"
 	"github.com/waggle-net/waggle/cells/service/sockterm"
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // Agent lists the cells of the node role.
@@ -77,7 +77,7 @@ var Agent = cell.Group(
 var Infrastructure = cell.Group(
 	statedb.Cell, // the tables
 	job.Cell,     // named background jobs
-	settings.Cell,
+	agentconfig.Cell,
 	configreport.Cell,
 	healthreport.Cell,
 	liveness.Cell,

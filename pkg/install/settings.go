@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/config"
-	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 // flagList has one line for each flag of the agent in either role, with its type and its default. The tool tools/reference generates it.

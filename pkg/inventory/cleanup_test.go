@@ -8,9 +8,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -19,7 +19,7 @@ func TestPrivilegedCleanup_PodLinksRemain_KeepsGuards(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	testnet.New(t).Do(func() {
-		m, err := Open(Paths{Agent: settings.Agent{StateDir: filepath.Join(dir, "state"), BPFRoot: filepath.Join(dir, "bpf"), Procfs: "/proc"},
+		m, err := Open(Paths{Agent: agentconfig.Agent{StateDir: filepath.Join(dir, "state"), BPFRoot: filepath.Join(dir, "bpf"), Procfs: "/proc"},
 			LibDir: filepath.Join(dir, "lib"), CNIConf: filepath.Join(dir, "05-waggle.conflist")})
 		if err == nil {
 			defer m.Close()

@@ -11,14 +11,14 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/datapath/tc"
-	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // Paths are the paths of the agent's files: its flags of the same names. All are absolute.
 type Paths struct {
-	settings.Agent // uses StateDir, BPFRoot and Procfs
+	agentconfig.Agent // uses StateDir, BPFRoot and Procfs
 
 	LibDir        string
 	CNIConf       string // --write-cni-conf-when-ready

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
@@ -18,7 +19,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/policy/policyenvironment"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -266,7 +266,7 @@ func newEnvironment(t testing.TB, db *statedb.DB) policyenvironment.Inputs {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := policyenvironment.Inputs{Filter: filter, Agent: settings.Agent{ClusterName: "default", EnableIPv4: true, EnableIPv6: true}}
+	in := policyenvironment.Inputs{Filter: filter, Agent: agentconfig.Agent{ClusterName: "default", EnableIPv4: true, EnableIPv6: true}}
 	addr := netip.MustParseAddr
 	servers, addresses := made(t, db, k8s.NewEndpointSliceTable), made(t, db, nodeaddresses.NewTable)
 	insert(t, db, servers, &k8s.EndpointSlice{Namespace: "default", Name: "kubernetes", Endpoints: []k8s.SliceEndpoint{

@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/printable"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
@@ -38,7 +38,7 @@ const (
 // Wanted holds the options that a Service sets by annotations. The zero value has no options.
 type Wanted struct {
 	Kind       frontends.Kind // the only kind of frontends; empty for all kinds
-	Algorithm  string         // [settings.AlgorithmRandom], [settings.AlgorithmMaglev], or empty for the node's
+	Algorithm  string         // [agentconfig.AlgorithmRandom], [agentconfig.AlgorithmMaglev], or empty for the node's
 	DenyRanges bool           // loadBalancerSourceRanges name the clients that are denied
 	// Problems describes the annotations without effect, in the order of their keys: the key is unknown, or the value is not supported. After the first 8
 	// problems, one more string has the number of the others.
@@ -109,10 +109,10 @@ func (w *Wanted) read(key, value string) (problem string) {
 		w.selector = selector
 	case Algorithm:
 		switch lower {
-		case "", settings.AlgorithmRandom, settings.AlgorithmMaglev:
+		case "", agentconfig.AlgorithmRandom, agentconfig.AlgorithmMaglev:
 			w.Algorithm = lower
 		default:
-			return use(settings.AlgorithmRandom, settings.AlgorithmMaglev)
+			return use(agentconfig.AlgorithmRandom, agentconfig.AlgorithmMaglev)
 		}
 	case Forwarding:
 		if lower != "" && lower != forwardingSNAT {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -37,7 +37,7 @@ func TestPrivilegedLegacyRouting_ForwardRulesApply(t *testing.T) {
 				awaitIdentity(t, two, near.Addr(family.ipv6), one.identityOf(t, near).Identity)
 				awaitIdentity(t, one, far.Addr(family.ipv6), two.identityOf(t, far).Identity)
 			}
-			if mode == settings.RoutingHybrid {
+			if mode == agentconfig.RoutingHybrid {
 				bothDirect(t, all)
 			}
 			shows(t, one.Node, "status --verbose", "Host: Legacy", "--enable-host-legacy-routing=true")

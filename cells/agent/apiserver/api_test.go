@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/mac"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -173,7 +173,7 @@ func TestHealthz_ReportsCNIFileState(t *testing.T) {
 
 func TestHealthz_Routing_FollowsTheMode(t *testing.T) {
 	t.Parallel()
-	for want, mode := range map[string]settings.Agent{
+	for want, mode := range map[string]agentconfig.Agent{
 		`"routing":{"inter-host-routing-mode":"Native","intra-host-routing-mode":"BPF"}`:                           {},
 		`"routing":{"inter-host-routing-mode":"Tunnel","intra-host-routing-mode":"BPF","tunnel-protocol":"vxlan"}`: {TunnelPort: 8472},
 		`"routing":{"inter-host-routing-mode":"Native","intra-host-routing-mode":"Legacy"}`:                        {HostLegacyRouting: true},

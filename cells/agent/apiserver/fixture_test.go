@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/identity"
@@ -30,7 +31,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/policy/policyenvironment"
 	"github.com/waggle-net/waggle/pkg/policyexplain"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
@@ -94,7 +94,7 @@ func newFixture(t *testing.T) *fixture {
 	close(f.manager.restored)
 	f.api = api{
 		Log: slog.New(slog.DiscardHandler), DB: db, Manager: f.manager, Allocator: f.allocator, MapReader: fakeMaps{},
-		Settings: settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1", ClusterName: "default"},
+		Settings: agentconfig.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1", ClusterName: "default"},
 		Flags:    map[string]any{"ipam": "kubernetes"},
 	}
 	f.api.Ready.Endpoints = eps

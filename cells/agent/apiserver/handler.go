@@ -9,12 +9,12 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/server"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/policyexplain"
 	"github.com/waggle-net/waggle/pkg/readiness"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
@@ -40,7 +40,7 @@ type api struct {
 
 	Log       *slog.Logger
 	DB        *statedb.DB
-	Settings  settings.Agent
+	Settings  agentconfig.Agent
 	Flags     cell.AllSettings
 	Manager   endpoint.Manager
 	Allocator ipam.Allocator

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/readiness"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
@@ -87,7 +87,7 @@ func (a *api) routing() models.Routing {
 	s := models.Routing{IntraHostRoutingMode: models.RoutingIntraHostRoutingModeBPF, InterHostRoutingMode: models.RoutingInterHostRoutingModeNative}
 	if a.Settings.Tunnel() {
 		s.InterHostRoutingMode = models.RoutingInterHostRoutingModeTunnel
-		s.TunnelProtocol = settings.ProtocolVXLAN
+		s.TunnelProtocol = agentconfig.ProtocolVXLAN
 	}
 	if a.Settings.Hybrid {
 		s.InterHostRoutingMode = models.RoutingInterHostRoutingModeHybrid

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 )
 
@@ -22,7 +22,7 @@ func TestCIDRIdentity_HasWorldLabelOfFamily(t *testing.T) {
 		{false, true, "2001:db8::/32", "reserved:world"},
 	} {
 		a := &api{}
-		a.Settings = settings.Agent{EnableIPv4: tc.ipv4, EnableIPv6: tc.ipv6}
+		a.Settings = agentconfig.Agent{EnableIPv4: tc.ipv4, EnableIPv6: tc.ipv6}
 		got := a.cidrIdentityModel(&namedcidrs.CIDR{Prefix: netip.MustParsePrefix(tc.prefix), Identity: 1<<24 + 1})
 		if got.ID != 1<<24+1 || !slices.Equal(got.Labels, []string{"cidr:" + tc.prefix, tc.want}) {
 			t.Errorf("IPv4 %t, IPv6 %t: %+v", tc.ipv4, tc.ipv6, got)

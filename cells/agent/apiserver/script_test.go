@@ -12,13 +12,13 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
@@ -68,8 +68,8 @@ func TestScripts(t *testing.T) {
 // inputs provides the tables of other cells, and fakes of the called interfaces.
 func inputs() cell.Cell {
 	return cell.Provide(
-		func() settings.Agent {
-			return settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1", ClusterName: "default",
+		func() agentconfig.Agent {
+			return agentconfig.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1", ClusterName: "default",
 				KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767, Maglev: true, MaglevTableSize: 251,
 				MasqueradeIPv4: true, HealthChecking: true}
 		},

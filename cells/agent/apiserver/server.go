@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/endpoint"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/unixsocket"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -37,7 +37,7 @@ type params struct {
 	Jobs      job.Group
 	Log       *slog.Logger
 	Config    Config
-	Settings  settings.Agent
+	Settings  agentconfig.Agent
 	Handler   http.Handler
 	Queue     endpoint.QueueLock
 }

@@ -17,10 +17,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/pkg/agentclient"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/hive"
-	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,8 +37,8 @@ func serving(t *testing.T, f *fixture) (h *upstream.Hive, socket string, lock *f
 	lock = &fakeLock{}
 	h = hive.New(celltest.Infrastructure(), cell.Module("api-server", "REST API under test",
 		cell.Config(DefaultConfig),
-		cell.Provide(func() (http.Handler, settings.Agent, endpoint.QueueLock) {
-			return f.handler, settings.Agent{StateDir: dir}, lock
+		cell.Provide(func() (http.Handler, agentconfig.Agent, endpoint.QueueLock) {
+			return f.handler, agentconfig.Agent{StateDir: dir}, lock
 		}),
 		cell.Invoke(register),
 	))

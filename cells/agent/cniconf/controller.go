@@ -14,10 +14,10 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/notify"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/rows"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/configs"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -39,7 +39,7 @@ type params struct {
 	Jobs      job.Group
 	DB        *statedb.DB
 	Options   options
-	Agent     settings.Agent
+	Agent     agentconfig.Agent
 	Table     statedb.RWTable[cniconfig.Config]
 	Readiness readiness.Tables
 	Configs   statedb.Table[configs.Config]

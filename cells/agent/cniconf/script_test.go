@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/statedb"
 	"go.uber.org/goleak"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/configs"
@@ -25,7 +25,7 @@ import (
 // inputs are the tables that other cells write; the scripts act as those cells.
 func inputs() cell.Cell {
 	return cell.Provide(
-		func() settings.Agent { return settings.Agent{StateDir: "/run/w"} },
+		func() agentconfig.Agent { return agentconfig.Agent{StateDir: "/run/w"} },
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 		localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 		mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,

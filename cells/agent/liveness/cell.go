@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -33,7 +33,7 @@ type params struct {
 	Log       *slog.Logger
 	DB        *statedb.DB
 	Monitor   *watchdog.Monitor
-	Settings  settings.Agent `optional:"true"` // zero in the role without state on disk
+	Settings  agentconfig.Agent `optional:"true"` // zero in the role without state on disk
 }
 
 // stepper steps the monitor in one job and writes records in another one, because writing may stall as well.

@@ -17,9 +17,9 @@ import (
 	"github.com/cilium/statedb"
 	"go.uber.org/goleak"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -110,7 +110,7 @@ func start(t *testing.T, dir string, log *strings.Builder, d *dance) *upstream.H
 	t.Helper()
 	h := hive.New(statedb.Cell, job.Cell, Cell, Transactions, bees,
 		cell.Provide(cell.NewSimpleHealth, func(h *cell.SimpleHealth) hive.HealthSource { return source{h} },
-			func() settings.Agent { return settings.Agent{StateDir: dir} }),
+			func() agentconfig.Agent { return agentconfig.Agent{StateDir: dir} }),
 		cell.Invoke(func(got dance) { *d = got }))
 	if err := h.Start(slog.New(slog.NewTextHandler(log, nil)), t.Context()); err != nil {
 		t.Fatal(err)

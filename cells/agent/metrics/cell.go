@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -42,8 +42,8 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"Address (host:port) on which metrics are served at /metrics; empty disables the server")
 }
 
-func (c Config) listener() settings.ListenerOut {
-	return settings.NewListener("prometheus-serve-addr", c.PrometheusServeAddr)
+func (c Config) listener() agentconfig.ListenerOut {
+	return agentconfig.NewListener("prometheus-serve-addr", c.PrometheusServeAddr)
 }
 
 func (c Config) enabled() bool { return c.PrometheusServeAddr != "" }

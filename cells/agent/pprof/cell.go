@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // Cell serves profiles and metrics of the Go runtime.
@@ -81,10 +81,10 @@ func (o options) enabled() bool { return o.addr.IsValid() }
 func (o options) local() bool { return o.addr.Addr().IsLoopback() }
 
 // listener returns the port, which no external IP of a Service may use. No Service can use a loopback address.
-func (o options) listener() settings.ListenerOut {
+func (o options) listener() agentconfig.ListenerOut {
 	value := ""
 	if o.enabled() && !o.local() {
 		value = net.JoinHostPort(o.addr.Addr().String(), strconv.Itoa(int(o.addr.Port())))
 	}
-	return settings.NewListener("pprof-port", value)
+	return agentconfig.NewListener("pprof-port", value)
 }

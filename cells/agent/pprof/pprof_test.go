@@ -18,9 +18,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/spf13/pflag"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
-	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // agent is a running hive with the cell.
@@ -200,7 +200,7 @@ func TestOptions(t *testing.T) {
 		if err != nil || address != tc.want {
 			t.Errorf("%s: serves on %q (%v), want %q", name, address, err, tc.want)
 		}
-		if listener := got.listener().Listener; listener != (settings.Listener{Port: tc.reserved, Flag: "pprof-port"}) {
+		if listener := got.listener().Listener; listener != (agentconfig.Listener{Port: tc.reserved, Flag: "pprof-port"}) {
 			t.Errorf("%s: reserves %+v, want port %d", name, listener, tc.reserved)
 		}
 	}

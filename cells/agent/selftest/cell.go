@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/selftestreport"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -43,7 +43,7 @@ type params struct {
 	Log   *slog.Logger
 	DB    *statedb.DB
 	Table statedb.RWTable[selftests.SelfTest]
-	Agent settings.Agent
+	Agent agentconfig.Agent
 	Boot  bootID
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/shell"
 )
 
@@ -38,7 +38,7 @@ type params struct {
 	Jobs      job.Group
 	Log       *slog.Logger
 	Config    Config
-	Settings  settings.Agent
+	Settings  agentconfig.Agent
 	Commands  hive.ScriptCmds
 	Printer   shell.HivePrinter `optional:"true"` // from the owner of the hive
 }

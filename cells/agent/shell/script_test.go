@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/shell"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -26,7 +26,7 @@ func TestScripts(t *testing.T) {
 		dir := t.TempDir()
 		return []cell.Cell{Cell, cell.Provide(
 			sources.NewTable, statedb.RWTable[sources.Source].ToTable,
-			func() settings.Agent { return settings.Agent{StateDir: dir} },
+			func() agentconfig.Agent { return agentconfig.Agent{StateDir: dir} },
 			func() shell.HivePrinter {
 				return func(w io.Writer) error { _, err := io.WriteString(w, "the cells\n"); return err }
 			},

@@ -22,9 +22,9 @@ import (
 	"github.com/cilium/statedb"
 	"go.uber.org/goleak"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/shell"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -37,7 +37,7 @@ func started(t *testing.T) (socket string, stop func() error) {
 	dir := t.TempDir()
 	h := hive.New(celltest.Infrastructure(), Cell,
 		cell.Provide(
-			func() settings.Agent { return settings.Agent{StateDir: dir} },
+			func() agentconfig.Agent { return agentconfig.Agent{StateDir: dir} },
 			func() shell.HivePrinter {
 				return func(w io.Writer) error { _, err := io.WriteString(w, "cells\n"); return err }
 			},

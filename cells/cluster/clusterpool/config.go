@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/cidrpool"
-	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 // Config configures the pool. Flags that the node role also has mean the same in both.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/settings"
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 
 	"github.com/waggle-net/waggle/pkg/podlink"
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"

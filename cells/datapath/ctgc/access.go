@@ -4,8 +4,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/backendcheck"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -31,7 +31,7 @@ type access struct {
 	exclusions statedb.Table[*masquerade.Exclusion]
 	cluster    statedb.Table[*clusternodes.Node]
 	grace      grace
-	agent      settings.Agent
+	agent      agentconfig.Agent
 	percent    int // of the translated flows: the quota of one endpoint
 
 	// Status.
@@ -47,7 +47,7 @@ type access struct {
 type params struct {
 	cell.In
 
-	Settings   settings.Agent
+	Settings   agentconfig.Agent
 	Kernel     kernel
 	Nat        natKernel
 	DB         *statedb.DB

@@ -20,10 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -56,7 +56,9 @@ func cells(fake *fakeKernel) []cell.Cell {
 			masquerade.NewExclusionTable, statedb.RWTable[*masquerade.Exclusion].ToTable,
 			devices.NewAddressTable, statedb.RWTable[devices.Address].ToTable,
 			fake.commands,
-			func() settings.Agent { return settings.Agent{NodeName: "one", EndpointShare: 50, HealthChecking: true} },
+			func() agentconfig.Agent {
+				return agentconfig.Agent{NodeName: "one", EndpointShare: 50, HealthChecking: true}
+			},
 		),
 		cell.Module("ct-gc", "Under test",
 			cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} },

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/backendcheck"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -76,7 +76,7 @@ func collectorOf(t testing.TB, k kernel, nat natKernel, eps ...*endpoints.Endpoi
 		}
 	}
 	txn.Commit()
-	c, err := newCollector(DefaultConfig, newAccess(params{Settings: settings.Agent{EndpointShare: 25}, Kernel: k, Nat: nat, DB: db, Table: table,
+	c, err := newCollector(DefaultConfig, newAccess(params{Settings: agentconfig.Agent{EndpointShare: 25}, Kernel: k, Nat: nat, DB: db, Table: table,
 		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Exclusions: exclusions, Serving: backendcheck.Tables{Services: named, Frontends: fronts, Backends: backs}}))
 	if err != nil {
 		t.Fatal(err)

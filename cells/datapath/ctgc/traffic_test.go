@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
@@ -32,7 +32,7 @@ func newObserver(t testing.TB, number int) *collector {
 		require.NoError(t, err)
 	}
 	txn.Commit()
-	return &collector{access: &access{db: db, cluster: cluster, answers: answers, agent: settings.Agent{NodeName: "n0", HealthChecking: true}}, pace: newPace(DefaultConfig)}
+	return &collector{access: &access{db: db, cluster: cluster, answers: answers, agent: agentconfig.Agent{NodeName: "n0", HealthChecking: true}}, pace: newPace(DefaultConfig)}
 }
 
 // podOf returns the address of a pod of the i-th node.

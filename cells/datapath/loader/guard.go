@@ -7,14 +7,14 @@ import (
 
 	"github.com/cilium/hive/cell"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // guardRule returns the nftables rules that must be installed before a pod link is attached. The rules also cover links that wait for their deletion and, with
 // a tunnel, the tunnel device, whose packets have addresses of pods. If nodes may also send past the tunnel, netdev_ingress marks their packets.
-func guardRule(a settings.Agent) nftguard.Rule {
+func guardRule(a agentconfig.Agent) nftguard.Rule {
 	groups := []uint32{podlink.Group, podlink.DeletedGroup}
 	if a.Tunnel() {
 		groups = append(groups, podlink.OverlayGroup)
@@ -25,7 +25,7 @@ func guardRule(a settings.Agent) nftguard.Rule {
 
 // guard installs the rules as far as the kernel supports them.
 type guard struct {
-	agent     settings.Agent
+	agent     agentconfig.Agent
 	mu        sync.Mutex // guards unchecked: one job installs, another job reads
 	unchecked error      // why source addresses are not checked; nil if they are
 }

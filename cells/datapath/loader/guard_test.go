@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
-	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // On a kernel without nft fib the rest of the rules is installed, and the error is recorded; a kernel without nftables gets no rules.
@@ -51,12 +51,12 @@ func TestGuard_KernelWithoutFib(t *testing.T) {
 func TestGuardRule_AcceptsMarkedPackets(t *testing.T) {
 	t.Parallel()
 	for mode, c := range map[string]struct {
-		agent    settings.Agent
+		agent    agentconfig.Agent
 		accepted uint32
 	}{
-		settings.RoutingNative: {settings.Agent{}, 0},
-		settings.RoutingTunnel: {settings.Agent{TunnelPort: 8472}, bpf.AcceptsRouted},
-		settings.RoutingHybrid: {settings.Agent{TunnelPort: 8472, Hybrid: true}, bpf.AcceptsAll},
+		agentconfig.RoutingNative: {agentconfig.Agent{}, 0},
+		agentconfig.RoutingTunnel: {agentconfig.Agent{TunnelPort: 8472}, bpf.AcceptsRouted},
+		agentconfig.RoutingHybrid: {agentconfig.Agent{TunnelPort: 8472, Hybrid: true}, bpf.AcceptsAll},
 	} {
 		require.EqualValues(t, c.accepted, directAccepted(c.agent), mode)
 		require.Equal(t, c.accepted != 0, guardRule(c.agent).AnyMarked, mode)

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/bpffs"
 	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -61,7 +61,7 @@ type node struct {
 	t          *testing.T
 	host, pod  *testnet.Namespace
 	maps       celltest.Maps
-	agent      settings.Agent
+	agent      agentconfig.Agent
 	kernel     kernel
 	hold, link int // ifindexes
 	hostIndex  int
@@ -72,7 +72,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, host: testnet.New(t), pod: testnet.New(t), maps: newMemoryMaps(t, nil),
-		agent: settings.Agent{EnableIPv4: true, EndpointShare: 25, BPFRoot: filepath.Join(t.TempDir(), "bpf")}}
+		agent: agentconfig.Agent{EnableIPv4: true, EndpointShare: 25, BPFRoot: filepath.Join(t.TempDir(), "bpf")}}
 	n.kernel = n.newKernel()
 	n.host.Do(func() {
 		n.hold = n.veth(podlink.HoldDevice, podlink.HoldPeer)
@@ -261,7 +261,7 @@ func (n *node) setGroup(group uint32) {
 
 func (n *node) dropped() (packets uint64) {
 	n.host.Do(func() {
-		state, err := nftguard.Read(guardRule(settings.Agent{}))
+		state, err := nftguard.Read(guardRule(agentconfig.Agent{}))
 		n.check(err)
 		packets = state.Unmarked.Packets
 	})

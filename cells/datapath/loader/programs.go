@@ -9,18 +9,18 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/ctmap"
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 )
 
 // newKernel returns the real kernel.
-func newKernel(maps pinnedmaps.Maps, agent settings.Agent, config Config, options policy.Options, sockets socketlb.Options, probe bpf.EncapProbe) (kernel, error) {
+func newKernel(maps pinnedmaps.Maps, agent agentconfig.Agent, config Config, options policy.Options, sockets socketlb.Options, probe bpf.EncapProbe) (kernel, error) {
 	objects := &objects{maps: maps, agent: agent, config: config, options: options, sockets: sockets, probe: probe}
 	traffic := &traffic{steps: steps{stepsDir(agent)}, guard: guard{agent: agent}}
 	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}},
@@ -30,7 +30,7 @@ func newKernel(maps pinnedmaps.Maps, agent settings.Agent, config Config, option
 // objects loads the embedded programs with the pinned maps.
 type objects struct {
 	maps     pinnedmaps.Maps
-	agent    settings.Agent
+	agent    agentconfig.Agent
 	config   Config
 	options  policy.Options
 	sockets  socketlb.Options
@@ -240,7 +240,7 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 }
 
 // directAccepted selects the nodes that may send without the tunnel. It is 0 without a tunnel, because the routes to all pods lead out of the node.
-func directAccepted(a settings.Agent) uint32 {
+func directAccepted(a agentconfig.Agent) uint32 {
 	switch {
 	case a.Hybrid:
 		return bpf.AcceptsAll

@@ -13,13 +13,13 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
 // stepsDir is the directory of the pins of maps of steps, each named "<program>_<id of the program>".
-func stepsDir(agent settings.Agent) string { return filepath.Join(agent.PinDir(), "steps") }
+func stepsDir(agent agentconfig.Agent) string { return filepath.Join(agent.PinDir(), "steps") }
 
 // steps pins the maps through which programs on hooks make tail calls. The kernel empties such a map when no process has it open, unless it is pinned
 // (prog_array_map_clear in kernel/bpf/arraymap.c): without a pin, attached programs would drop the packets of their steps after the agent has ended.

@@ -17,14 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/bpffs"
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/datapath/tc"
-	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // linkDir is the directory of pinned links, each named "<device>_<hook>".
-func linkDir(agent settings.Agent) string { return filepath.Join(agent.PinDir(), "links") }
+func linkDir(agent agentconfig.Agent) string { return filepath.Join(agent.PinDir(), "links") }
 
 // tcxLinks implements deviceLinks with tcx links that are pinned in dir, and with cls_bpf filters if the kernel has no tcx.
 type tcxLinks struct {

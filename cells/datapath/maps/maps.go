@@ -18,10 +18,10 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -44,7 +44,7 @@ type params struct {
 	Health    cell.Health // of the module: it persists after the jobs have ended
 	Jobs      job.Group
 	Lifecycle cell.Lifecycle
-	Agent     settings.Agent
+	Agent     agentconfig.Agent
 	DB        *statedb.DB
 	Table     statedb.RWTable[*mapstable.Map]
 	Kernel    kernel

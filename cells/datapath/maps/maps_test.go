@@ -24,9 +24,9 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -54,7 +54,7 @@ func cellsOf(newSpecs func() specs) func(testing.TB) []cell.Cell {
 	return func(testing.TB) []cell.Cell {
 		fake := &fakeKernel{pins: map[string]*ebpf.MapSpec{}, open: map[*ebpf.Map]*ebpf.MapSpec{}, fail: map[string]int{}, removed: make(chan struct{})}
 		return []cell.Cell{
-			settings.Cell,
+			agentconfig.Cell,
 			account.Cell,
 			cell.Module("loader", "Who replaces the programs",
 				cell.Provide(attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable)),

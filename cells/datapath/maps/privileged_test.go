@@ -16,7 +16,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
@@ -451,7 +451,7 @@ func TestPrivilegedResize_WithoutMemoryKeepsTheMap(t *testing.T) {
 func TestPrivilegedOpen_AllMapsOfThePrograms(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
-		all, err := newSpecs(DefaultConfig, settings.Agent{})
+		all, err := newSpecs(DefaultConfig, agentconfig.Agent{})
 		if err != nil {
 			t.Error(err)
 			return

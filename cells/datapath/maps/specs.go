@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // layout is the layout of one map for the programs of this build.
@@ -19,7 +19,7 @@ type layout struct {
 // specs holds the layouts of the maps of all programs, by name.
 type specs map[string]layout
 
-func newSpecs(c Config, agent settings.Agent) (specs, error) {
+func newSpecs(c Config, agent agentconfig.Agent) (specs, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func sizeLRU(all map[string]*ebpf.MapSpec, cpus int) {
 }
 
 // sizeServices sets the sizes of the maps of services and of translated flows.
-func sizeServices(all map[string]*ebpf.MapSpec, c Config, agent settings.Agent) {
+func sizeServices(all map[string]*ebpf.MapSpec, c Config, agent agentconfig.Agent) {
 	for _, name := range []string{bpf.MapServices, bpf.MapBackends, bpf.MapSourceRanges} {
 		all[name].MaxEntries = uint32(c.ServicesMax)
 	}

@@ -5,19 +5,19 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // TestSpecs_MaglevTablesOnlyIfUsed: tables take memory only if a service may use Maglev.
 func TestSpecs_MaglevTablesOnlyIfUsed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		agent settings.Agent
+		agent agentconfig.Agent
 		want  uint32
 	}{
-		"nobody":                   {settings.Agent{MaglevTableSize: 251}, 1},
-		"all services":             {settings.Agent{MaglevTableSize: 251, Maglev: true}, 3 * 251},
-		"services that require it": {settings.Agent{MaglevTableSize: 251, AlgorithmAnnotation: true}, 3 * 251},
+		"nobody":                   {agentconfig.Agent{MaglevTableSize: 251}, 1},
+		"all services":             {agentconfig.Agent{MaglevTableSize: 251, Maglev: true}, 3 * 251},
+		"services that require it": {agentconfig.Agent{MaglevTableSize: 251, AlgorithmAnnotation: true}, 3 * 251},
 	} {
 		config := DefaultConfig
 		config.MaglevTables = 3
@@ -32,7 +32,7 @@ func TestSpecs_MaglevTablesOnlyIfUsed(t *testing.T) {
 // some pods would have no identity.
 func TestSpecs_IpcacheFitsLargeCluster(t *testing.T) {
 	t.Parallel()
-	specs, err := newSpecs(DefaultConfig, settings.Agent{})
+	specs, err := newSpecs(DefaultConfig, agentconfig.Agent{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestSpecs_CIDRs(t *testing.T) {
 		if c.want != 512000 { // the default
 			config.CIDRsMax = c.max
 		}
-		specs, err := newSpecs(config, settings.Agent{})
+		specs, err := newSpecs(config, agentconfig.Agent{})
 		if got := specs[bpf.MapCIDRs].MapSpec; (err != nil) != (c.want == 0) || err == nil && got.MaxEntries != c.want {
 			t.Errorf("--bpf-cidr-map-max=%d: %v, %v", c.max, got, err)
 		}

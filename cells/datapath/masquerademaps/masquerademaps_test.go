@@ -20,8 +20,8 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			account.Cell,
-			settings.Cell,
+			agentconfig.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(newInputs, statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 					statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[tables.IPMasq].ToTable),
@@ -176,7 +176,7 @@ func TestNewRules_NamesTheFlag(t *testing.T) {
 		"--ipv6-native-routing-cidr": {IPv6NativeRoutingCIDR: "10.0.0.0/8"},
 		"--masquerade-exclude-cidrs": {MasqueradeExcludeCIDRs: []string{"10.0.0.0/8", "10.0.0.1"}},
 	} {
-		if _, err := newRules(c, settings.Agent{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := newRules(c, agentconfig.Agent{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", c, err, want)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // Config configures the monitor socket and the queues of its listeners.
@@ -39,7 +39,7 @@ const (
 	maxTypedQueue = 1 << 20 // an event takes some 200 bytes, for each listener
 )
 
-func derive(c Config, agent settings.Agent) (derived, error) {
+func derive(c Config, agent agentconfig.Agent) (derived, error) {
 	d := derived{path: c.MonitorSocketPath, queue: c.MonitorQueueSize}
 	if d.path == "" {
 		d.path = filepath.Join(agent.StateDir, socketName)

@@ -23,10 +23,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/policyexplain"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/drops"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -39,7 +39,7 @@ func TestScripts(t *testing.T) {
 		fake := &fakeRing{records: make(chan []byte, 1024), closed: make(chan struct{})}
 		dir := t.TempDir()
 		return []cell.Cell{
-			cell.Provide(func() settings.Agent { return settings.Agent{StateDir: dir} }),
+			cell.Provide(func() agentconfig.Agent { return agentconfig.Agent{StateDir: dir} }),
 			cell.Module("monitor", "Under test",
 				cell.ProvidePrivate(func() source { return fake }, func() explainer { return fakeExplainer{} }),
 				implementation,
@@ -207,7 +207,7 @@ func TestHub_SlowListener_GetsLostCount(t *testing.T) {
 
 func TestDerive(t *testing.T) {
 	t.Parallel()
-	agent := settings.Agent{StateDir: "/run/w"}
+	agent := agentconfig.Agent{StateDir: "/run/w"}
 	d, err := derive(Config{}, agent)
 	if err != nil || d.path != "/run/w/monitor1_2.sock" || d.queue < queuePerCPU || d.queue > maxQueue {
 		t.Errorf("defaults: %+v, error %v", d, err)

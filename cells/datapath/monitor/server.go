@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/unixsocket"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -33,7 +33,7 @@ type server struct {
 	socket *unixsocket.Listener
 }
 
-func registerServer(log *slog.Logger, lifecycle cell.Lifecycle, jobs job.Group, agent settings.Agent, c Config, h *hub) error {
+func registerServer(log *slog.Logger, lifecycle cell.Lifecycle, jobs job.Group, agent agentconfig.Agent, c Config, h *hub) error {
 	config, err := derive(c, agent)
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
-	agent "github.com/waggle-net/waggle/pkg/settings"
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
 )
 

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
-	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/neighborlimits"
 )
 

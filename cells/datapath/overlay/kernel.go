@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
 )
 
@@ -59,7 +59,7 @@ type realKernel struct {
 	procfs string
 }
 
-func newKernel(lc cell.Lifecycle, m pinnedmaps.Maps, a settings.Agent) kernel {
+func newKernel(lc cell.Lifecycle, m pinnedmaps.Maps, a agentconfig.Agent) kernel {
 	k := &realKernel{maps: m, procfs: a.Procfs}
 	lc.Append(cell.Hook{
 		OnStart: func(cell.HookContext) (err error) { k.handle, err = rtnl.Open(); return err },

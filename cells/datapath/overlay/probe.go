@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	agent "github.com/waggle-net/waggle/pkg/settings"
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // newProbe returns the capabilities of programs to use the tunnel without its device, and to bypass the stack at all. Programs that bypass the stack also

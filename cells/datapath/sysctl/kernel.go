@@ -4,8 +4,8 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 )
 
@@ -21,7 +21,7 @@ type recorded struct {
 	record *sysctlrecord.Record
 }
 
-func newProcfs(agent settings.Agent) kernel {
+func newProcfs(agent agentconfig.Agent) kernel {
 	return recorded{sysctlfs.Below(agent.Procfs), sysctlrecord.New(agent.StateDir)}
 }
 

@@ -19,9 +19,9 @@ import (
 	"github.com/cilium/hive/script"
 
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
@@ -166,7 +166,7 @@ func tree(t *testing.T) (k recorded, dir string) {
 	if err := os.Symlink(filepath.Join(dir, "secret"), filepath.Join(dir, "sys/net/link")); err != nil {
 		t.Fatal(err)
 	}
-	return newProcfs(settings.Agent{Procfs: dir, StateDir: filepath.Join(dir, "run")}).(recorded), filepath.Join(dir, "sys")
+	return newProcfs(agentconfig.Agent{Procfs: dir, StateDir: filepath.Join(dir, "run")}).(recorded), filepath.Join(dir, "sys")
 }
 
 func TestProcfs_WritesAndReadsBack(t *testing.T) {

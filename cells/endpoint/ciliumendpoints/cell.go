@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -45,7 +45,7 @@ type params struct {
 	Config    Config
 	DB        *statedb.DB
 	Jobs      job.Group
-	Settings  settings.Agent
+	Settings  agentconfig.Agent
 	Client    *kubeapi.Client
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Of        statedb.Table[*identities.EndpointIdentity]

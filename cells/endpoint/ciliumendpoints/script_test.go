@@ -18,11 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // cells returns the module under test, the tables of other cells, and an API server whose CiliumEndpoint objects are copied to cilium-endpoints.
 func cells(t testing.TB, server *kubetest.Server) []cell.Cell {
-	return []cell.Cell{Cell, account.Cell, settings.Cell,
+	return []cell.Cell{Cell, account.Cell, agentconfig.Cell,
 		cell.Module("world", "All else",
 			cell.Provide(
 				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,

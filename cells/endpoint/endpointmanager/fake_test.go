@@ -14,10 +14,10 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/mac"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -176,7 +176,7 @@ func newRig(t testing.TB, dir string) *rig {
 	r := &rig{addresses: addresses, states: states, pods: pods, spaces: spaces, nodes: nodes, sources: readings, done: done,
 		manager: newManager(params{
 			Log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), DB: db,
-			Settings: settings.Agent{StateDir: dir}, Addresses: addresses,
+			Settings: agentconfig.Agent{StateDir: dir}, Addresses: addresses,
 			Endpoints: table, States: states, Pods: pods, Namespaces: spaces, Node: nodes, Sources: readings, Kernel: &fakeKernel{},
 		})}
 	t.Cleanup(r.closeLabels) // inside the synctest bubble of the test, if it has one

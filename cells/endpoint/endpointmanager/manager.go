@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/statefile"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -30,7 +30,7 @@ type params struct {
 
 	Log        *slog.Logger
 	DB         *statedb.DB
-	Settings   settings.Agent
+	Settings   agentconfig.Agent
 	Addresses  ipam.Allocator
 	Endpoints  statedb.RWTable[*endpoints.Endpoint]
 	States     statedb.Table[*endpointstates.EndpointState]

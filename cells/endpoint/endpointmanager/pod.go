@@ -8,11 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -28,7 +28,7 @@ const (
 // livePods reads one pod from the API server; nil means that Kubernetes is off.
 type livePods func(ctx context.Context, namespace, name string) (*k8s.Pod, error)
 
-func newPodSource(client *kubeapi.Client, s settings.Agent) livePods {
+func newPodSource(client *kubeapi.Client, s agentconfig.Agent) livePods {
 	if client == nil {
 		return nil
 	}

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -185,7 +185,7 @@ func TestCreate_SilentAPIServer_TakesTwoAndAHalfSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
 		server.Fault(func(r *http.Request) (int, string) { <-r.Context().Done(); return 0, "" })
-		r := withKubernetes(t, newPodSource(server.Client(t), settings.Agent{NodeName: "bee"}))
+		r := withKubernetes(t, newPodSource(server.Client(t), agentconfig.Agent{NodeName: "bee"}))
 		ep, took := r.create(t)
 		require.Equal(t, 2500*time.Millisecond, took)
 		require.Contains(t, ep.LabelsMissing, "labels of pod default/pod-1")
@@ -202,7 +202,7 @@ func TestPodSource_OnlyPodsOfThisNode(t *testing.T) {
 		Containers:     []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 80}, {ContainerPort: 81}}}},
 		InitContainers: []corev1.Container{{RestartPolicy: &always, Ports: []corev1.ContainerPort{{Name: "dns", ContainerPort: 53, Protocol: "UDP"}}}}}})
 	ask := func(node string) (*k8s.Pod, error) {
-		return newPodSource(server.Client(t), settings.Agent{NodeName: node})(t.Context(), "default", "pod-1")
+		return newPodSource(server.Client(t), agentconfig.Agent{NodeName: node})(t.Context(), "default", "pod-1")
 	}
 	pod, err := ask("bee")
 	require.NoError(t, err)
@@ -211,7 +211,7 @@ func TestPodSource_OnlyPodsOfThisNode(t *testing.T) {
 		Ports:  []k8s.ContainerPort{{Name: "web", Protocol: "TCP", Number: 80}, {Name: "dns", Protocol: "UDP", Number: 53}}}))
 	_, err = ask("wasp")
 	require.ErrorContains(t, err, `pod default/pod-1 is on node "bee", and this is wasp`)
-	require.Nil(t, newPodSource(nil, settings.Agent{}), "Kubernetes is off")
+	require.Nil(t, newPodSource(nil, agentconfig.Agent{}), "Kubernetes is off")
 }
 
 // lastHealth stores the last report.

@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/deletequeue"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -32,7 +32,7 @@ type replay struct {
 	release func()     // nil when the lock is not held
 }
 
-func newReplay(log *slog.Logger, agent settings.Agent, m *manager) *replay {
+func newReplay(log *slog.Logger, agent agentconfig.Agent, m *manager) *replay {
 	return &replay{log: log, dir: agent.DeleteQueueDir(), manager: m}
 }
 

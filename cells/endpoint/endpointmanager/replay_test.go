@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/deletequeue"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -31,7 +31,7 @@ func TestReplay_DeletesQueuedAndHoldsLockUntilReleased(t *testing.T) {
 	enqueue(t, dir, "container-1")
 	enqueue(t, dir, "container-that-never-was")
 	r := started(t, dir)
-	replay := newReplay(r.log, settings.Agent{StateDir: dir}, r.manager)
+	replay := newReplay(r.log, agentconfig.Agent{StateDir: dir}, r.manager)
 	require.NoError(t, replay.run(t.Context()))
 	require.Len(t, r.rows(), 1)
 	require.Equal(t, "container-2", r.rows()[0].ContainerID)
@@ -54,7 +54,7 @@ func TestReplay_QueueLockedByPlugin_DelaysStartBriefly(t *testing.T) {
 	q, err := deletequeue.Open(t.Context(), filepath.Join(dir, "deleteQueue"))
 	require.NoError(t, err)
 	r := started(t, dir)
-	replay := newReplay(r.log, settings.Agent{StateDir: dir}, r.manager)
+	replay := newReplay(r.log, agentconfig.Agent{StateDir: dir}, r.manager)
 	locked := replay.run(t.Context())
 	require.ErrorIs(t, locked, deletequeue.ErrNotLocked)
 	require.Len(t, r.rows(), 1)
@@ -116,7 +116,7 @@ func TestReplay_FailedEntry_IsRetriedBySameAgent(t *testing.T) {
 	file := filepath.Join(dir, "endpoints", fileName(r.rows()[0].ID))
 	require.NoError(t, os.Rename(file, file+".away"))
 	require.NoError(t, os.MkdirAll(filepath.Join(file, "in the way"), 0o755))
-	replay := newReplay(r.log, settings.Agent{StateDir: dir}, r.manager)
+	replay := newReplay(r.log, agentconfig.Agent{StateDir: dir}, r.manager)
 	failed := replay.run(t.Context())
 	require.ErrorContains(t, failed, "container-1")
 	replay.Release()
@@ -139,7 +139,7 @@ func TestReplay_Retry_IsNoStall(t *testing.T) {
 		r := started(t, dir)
 		q, err := deletequeue.Open(t.Context(), filepath.Join(dir, "deleteQueue"))
 		require.NoError(t, err)
-		replay := newReplay(r.log, settings.Agent{StateDir: dir}, r.manager)
+		replay := newReplay(r.log, agentconfig.Agent{StateDir: dir}, r.manager)
 		monitor := watchdog.NewMonitor()
 		jobs := watchdog.NewGroup(nil, monitor, cell.FullModuleID{"endpoint-manager"})
 		health, _ := cell.NewSimpleHealth()

@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -35,7 +35,7 @@ func TestScripts(t *testing.T) {
 			module(func() kernel { return &fakeKernel{} }),
 			cell.Provide(
 				newAllocator, func(a *fakeAllocator) ipam.Allocator { return a },
-				func() settings.Agent { return settings.Agent{StateDir: t.TempDir()} },
+				func() agentconfig.Agent { return agentconfig.Agent{StateDir: t.TempDir()} },
 				endpointstates.NewTable, statedb.RWTable[*endpointstates.EndpointState].ToTable,
 				k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 				k8s.NewNamespaceTable, statedb.RWTable[*k8s.Namespace].ToTable,
@@ -61,7 +61,7 @@ func readManifests(db *statedb.DB, table statedb.RWTable[sources.Source]) (state
 
 // requests provides the requests that the API makes for a plugin: request/create <number>, request/delete <container>, request/label <id> <label...>, and
 // state-files, which lists the directory.
-func requests(m endpoint.Manager, agent settings.Agent) hive.ScriptCmdsOut {
+func requests(m endpoint.Manager, agent agentconfig.Agent) hive.ScriptCmdsOut {
 	ctx := context.Background()
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"request/create": printing("Create endpoint number n", "n", func(args []string) (string, error) {

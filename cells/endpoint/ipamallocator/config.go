@@ -7,10 +7,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 const (

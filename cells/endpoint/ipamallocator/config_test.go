@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 func TestNewSettings(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	agent "github.com/waggle-net/waggle/pkg/settings"
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )

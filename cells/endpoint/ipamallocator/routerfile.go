@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	agent "github.com/waggle-net/waggle/pkg/settings"
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 

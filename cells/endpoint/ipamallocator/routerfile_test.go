@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	agent "github.com/waggle-net/waggle/pkg/settings"
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 func TestRouterFile_SurvivesARestart(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
@@ -44,7 +44,7 @@ func TestFollower_MTUChanges_LoseNoFittingPacket(t *testing.T) {
 	require.NoError(t, err)
 	fake := newFakeKernel()
 	f := &follower{params{Config: Config{Enabled: true}, Kernel: fake, DB: db, Table: table, Endpoints: eps, Devices: devs,
-		Record: newRecord(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler))}}
+		Record: newRecord(agentconfig.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler))}}
 	var paths []path
 	var pods []*fakePod
 	txn := db.WriteTxn(eps)

@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/statedb"
 	"go.uber.org/goleak"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
@@ -21,7 +21,7 @@ func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		fake := newFakeKernel()
 		return []cell.Cell{
-			settings.Cell,
+			agentconfig.Cell,
 			cell.Provide(
 				mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
 				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 )
@@ -38,7 +38,7 @@ type record struct {
 	given []size // nil before the file is read
 }
 
-func newRecord(s settings.Agent, log *slog.Logger) *record {
+func newRecord(s agentconfig.Agent, log *slog.Logger) *record {
 	return &record{store: statefile.New(filepath.Join(s.StateDir, "mtus"), fileKind), log: log}
 }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/cilium/statedb"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
@@ -29,7 +29,7 @@ type params struct {
 	cell.In
 
 	DB        *statedb.DB
-	Settings  settings.Agent
+	Settings  agentconfig.Agent
 	Pods      statedb.Table[*k8s.Pod]
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Unmanaged statedb.RWTable[*unmanagedpods.Pod]

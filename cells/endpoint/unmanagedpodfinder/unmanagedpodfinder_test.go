@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{Cell, settings.Cell, cell.Module("inputs", "Tables that other cells write",
+		return []cell.Cell{Cell, agentconfig.Cell, cell.Module("inputs", "Tables that other cells write",
 			cell.Provide(newPods, statedb.RWTable[*k8s.Pod].ToTable, endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable))}
 	})
 }
@@ -56,7 +56,7 @@ func TestCompute_TerminatingPod_IsNotUnmanaged(t *testing.T) {
 	require.NoError(t, err)
 	table, err := unmanagedpods.NewTable(db)
 	require.NoError(t, err)
-	c := newController(params{DB: db, Pods: pods, Endpoints: eps, Unmanaged: table, Settings: settings.Agent{NodeName: "bee"}})
+	c := newController(params{DB: db, Pods: pods, Endpoints: eps, Unmanaged: table, Settings: agentconfig.Agent{NodeName: "bee"}})
 	now := time.Unix(1000, 0)
 	want, again := c.compute(db.ReadTxn(), now)
 	require.Empty(t, want)

@@ -10,10 +10,10 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -37,7 +37,7 @@ func newRig(tb testing.TB) *rig {
 	known, of, done, err5 := newTables(db)
 	filter, err6 := labels.NewFilter(nil, nil)
 	require.NoError(tb, errors.Join(err1, err2, err3, err4, err5, err6))
-	c := newController(params{Config: DefaultConfig, Log: slog.New(slog.DiscardHandler), DB: db, Settings: settings.Agent{StateDir: tb.TempDir()},
+	c := newController(params{Config: DefaultConfig, Log: slog.New(slog.DiscardHandler), DB: db, Settings: agentconfig.Agent{StateDir: tb.TempDir()},
 		Filter: filter, Endpoints: eps, CRDs: crds, Servers: servers, Wanted: rows, Identities: known, Of: of, Done: done})
 	require.NoError(tb, c.numbers.load(c.Log))
 	require.NoError(tb, c.subscribe())

@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -44,7 +44,7 @@ type params struct {
 	Config     Config
 	Log        *slog.Logger
 	DB         *statedb.DB
-	Settings   settings.Agent
+	Settings   agentconfig.Agent
 	Filter     *labels.Filter
 	Client     *kubeapi.Client
 	Endpoints  statedb.Table[*endpoints.Endpoint]

@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
@@ -25,7 +25,7 @@ func TestCRD_ManyLabels_ErrorIsShort(t *testing.T) {
 	want, err := newWantedTable(db)
 	require.NoError(t, err)
 	c := newController(params{DB: db, CRDs: crds, Servers: servers, Wanted: want, Client: kubetest.New(t).Client(t),
-		Settings: settings.Agent{StateDir: t.TempDir()}})
+		Settings: agentconfig.Agent{StateDir: t.TempDir()}})
 	huge := set{labels: map[string]string{}, partial: true}
 	for i := range 5000 {
 		huge.labels[fmt.Sprint("k8s:label-", i)] = "value"

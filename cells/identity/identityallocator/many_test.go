@@ -13,12 +13,12 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -39,7 +39,7 @@ func TestNumbers_SeventyThousandLabelSets(t *testing.T) {
 		identities.Memory:      int(identity.ClusterMax - identity.ClusterMin + 1),
 		identities.Provisional: many,
 	} {
-		n := newNumbers(settings.Agent{StateDir: t.TempDir()})
+		n := newNumbers(agentconfig.Agent{StateDir: t.TempDir()})
 		begin := time.Now()
 		given := 0
 		for i := range many {
@@ -79,7 +79,7 @@ func newManyRig(t *testing.T, dir string, client *kubeapi.Client) *manyRig {
 	known, of, done, err5 := newTables(db)
 	filter, err6 := labels.NewFilter(nil, nil)
 	require.NoError(t, errors.Join(err1, err2, err3, err4, err5, err6))
-	c := newController(params{Config: DefaultConfig, Log: slog.New(slog.DiscardHandler), DB: db, Settings: settings.Agent{StateDir: dir},
+	c := newController(params{Config: DefaultConfig, Log: slog.New(slog.DiscardHandler), DB: db, Settings: agentconfig.Agent{StateDir: dir},
 		Filter: filter, Endpoints: eps, CRDs: crds, Servers: servers, Wanted: rows, Identities: known, Of: of, Done: done, Client: client})
 	require.NoError(t, c.numbers.load(c.Log))
 	require.NoError(t, c.subscribe())

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/identity"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/statefile"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -35,7 +35,7 @@ type numbers struct {
 	full  map[identities.Source]bool // no number was free, and none was released since
 }
 
-func newNumbers(s settings.Agent) *numbers {
+func newNumbers(s agentconfig.Agent) *numbers {
 	return &numbers{files: statefile.New(filepath.Join(s.StateDir, "identities"), fileKind), byKey: map[string]number{},
 		taken: map[uint32]string{}, last: map[identities.Source]uint32{},
 		dirty: map[uint32]bool{}, full: map[identities.Source]bool{}}

@@ -15,11 +15,11 @@ import (
 	"github.com/cilium/statedb"
 	"go.uber.org/goleak"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // inputs provides the tables of other cells, which scripts fill.
 func inputs() cell.Cell {
 	return cell.Group(
-		settings.Cell,
+		agentconfig.Cell,
 		cell.Provide(
 			endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 			apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,

@@ -22,8 +22,8 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 					nodetable.NewTable, statedb.RWTable[*nodetable.Node].ToTable,
 				),
 			),
-			settings.Cell,
+			agentconfig.Cell,
 			cell.Module("ipcache", "Under test",
 				cell.ProvidePrivate(newFake, func(f *fakeMaps) kernel { return f }),
 				implementation,

@@ -13,11 +13,11 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/rows"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -38,7 +38,7 @@ type remoteParams struct {
 	cell.In
 
 	DB         *statedb.DB
-	Settings   settings.Agent
+	Settings   agentconfig.Agent
 	Pods       statedb.Table[*cilium.Endpoint]
 	Nodes      statedb.Table[*nodetable.Node]
 	Local      statedb.Table[*endpoints.Endpoint]

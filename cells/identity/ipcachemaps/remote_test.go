@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -52,7 +52,7 @@ func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
 	_, _, err := progress.Insert(txn, policyprogress.Progress{Identities: 1000, Revision: 1})
 	require.NoError(tb, err)
 	txn.Commit()
-	r := newRemote(remoteParams{DB: db, Settings: settings.Agent{NodeName: "here", EnableIPv4: true, EnableIPv6: true}, Pods: pods,
+	r := newRemote(remoteParams{DB: db, Settings: agentconfig.Agent{NodeName: "here", EnableIPv4: true, EnableIPv6: true}, Pods: pods,
 		Nodes: rows, Local: local, Identities: known, Progress: progress, Refused: rejected,
 		Writer: newWriter(db, table), Kernel: newFake()})
 	require.NoError(tb, r.subscribe())

@@ -12,9 +12,9 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -36,7 +36,7 @@ const (
 type controller struct {
 	cell.In
 	DB        *statedb.DB
-	Agent     settings.Agent
+	Agent     agentconfig.Agent
 	Addresses statedb.Table[nodeaddresses.Address]
 	Routes    statedb.Table[*devices.Route]
 	LocalNode statedb.Table[*localnode.LocalNode]
@@ -83,7 +83,7 @@ func takenPrefixes(r *loop.Round, routes statedb.Table[*devices.Route]) (prefixe
 // hostAddresses returns the node's addresses of the enabled families and the prefixes that its stack delivers locally, both sorted. The router addresses are
 // included as soon as they are known: packets to the gateway must not wait until waggle_host is observed. Destinations that
 // no packet of a pod may have, such as loopback and link-local ones, are excluded.
-func hostAddresses(a settings.Agent, addrs []nodeaddresses.Address, nodes []*localnode.LocalNode, taken []netip.Prefix) (hosts []netip.Addr, prefixes []netip.Prefix) {
+func hostAddresses(a agentconfig.Agent, addrs []nodeaddresses.Address, nodes []*localnode.LocalNode, taken []netip.Prefix) (hosts []netip.Addr, prefixes []netip.Prefix) {
 	enabled := func(addr netip.Addr) bool { return addr.Is4() && a.EnableIPv4 || addr.Is6() && a.EnableIPv6 }
 	add := func(addr netip.Addr) {
 		if addr.IsValid() && enabled(addr) {
@@ -114,7 +114,7 @@ func hostAddresses(a settings.Agent, addrs []nodeaddresses.Address, nodes []*loc
 }
 
 // claims returns the identities of the addresses: the host for the node's own, and the world for all addresses without a longer prefix.
-func claims(a settings.Agent, hosts []netip.Addr, prefixes []netip.Prefix) []ipcache.Claim {
+func claims(a agentconfig.Agent, hosts []netip.Addr, prefixes []netip.Prefix) []ipcache.Claim {
 	dual := a.EnableIPv4 && a.EnableIPv6
 	var list []ipcache.Claim
 	if a.EnableIPv4 {

@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -24,7 +24,7 @@ import (
 type nodeParams struct {
 	cell.In
 	DB      *statedb.DB
-	Agent   settings.Agent
+	Agent   agentconfig.Agent
 	Nodes   statedb.Table[*nodetable.Node]
 	Slices  statedb.Table[*k8s.EndpointSlice]
 	IPCache ipcache.Writer

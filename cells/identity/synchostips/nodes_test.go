@@ -11,11 +11,11 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -52,7 +52,7 @@ func newNodesRig(tb testing.TB, tunnel bool) *nodesRig {
 	for _, err := range []error{err1, err2} {
 		require.NoError(tb, err)
 	}
-	agent := settings.Agent{NodeName: "a", EnableIPv4: true, EnableIPv6: true}
+	agent := agentconfig.Agent{NodeName: "a", EnableIPv4: true, EnableIPv6: true}
 	if tunnel {
 		agent.TunnelPort = 8472
 	}

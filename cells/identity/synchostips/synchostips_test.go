@@ -20,9 +20,9 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	wagglehive "github.com/waggle-net/waggle/pkg/hive"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -109,7 +109,7 @@ func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		c := &contributions{taken: netip.MustParseAddr("10.1.0.66")}
 		return []cell.Cell{
-			settings.Cell, kubernetes(),
+			agentconfig.Cell, kubernetes(),
 			cell.Provide(
 				nodeaddresses.NewTable, localnode.NewTable, devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
 				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
@@ -131,7 +131,7 @@ func TestController_WaitsForAllAddresses(t *testing.T) {
 	var done func(statedb.WriteTxn)
 	celltest.RunVirtual(t, "testdata/waits/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			settings.Cell, kubernetes(),
+			agentconfig.Cell, kubernetes(),
 			cell.Provide(
 				nodeaddresses.NewTable, localnode.NewTable, devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
 				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
@@ -162,7 +162,7 @@ func TestController_WaitsForAllAddresses(t *testing.T) {
 // started starts the cell until the test ends, after it has invoked more functions.
 func started(t *testing.T, c *contributions, invoked ...any) {
 	t.Helper()
-	h := wagglehive.New(celltest.Infrastructure(), settings.Cell, kubernetes(),
+	h := wagglehive.New(celltest.Infrastructure(), agentconfig.Cell, kubernetes(),
 		cell.Provide(
 			nodeaddresses.NewTable, localnode.NewTable, devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
 			statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,

@@ -13,8 +13,8 @@ import (
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/reflectors"
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/reflectors"
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 // Config configures the source of Kubernetes objects: the manifests, the wait for the first lists, and the copy on disk.

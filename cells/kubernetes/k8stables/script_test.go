@@ -9,10 +9,10 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
-	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 // TestScripts gives each script its own state directory. The command "env/manifests" sets $MANIFESTS to the default directory in it, which does not

@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -33,7 +33,7 @@ type params struct {
 	CIDRs         statedb.Table[nodecidrs.Candidate]
 	NodeAddresses statedb.Table[nodeaddresses.Address]
 	PodAddresses  statedb.Table[ipamaddresses.Address]
-	Agent         settings.Agent
+	Agent         agentconfig.Agent
 }
 
 type controller struct {

@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
@@ -16,7 +16,7 @@ import (
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{settings.Cell, Cell, cell.Provide(
+		return []cell.Cell{agentconfig.Cell, Cell, cell.Provide(
 			nodecidrs.NewTable, statedb.RWTable[nodecidrs.Candidate].ToTable,
 			nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 			ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,

@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -29,7 +29,7 @@ type controller struct {
 	Devices   statedb.Table[*devices.Device]
 	Addresses statedb.Table[devices.Address]
 	Nodes     statedb.Table[*k8s.Node]
-	Agent     settings.Agent
+	Agent     agentconfig.Agent
 	Rules     rules
 }
 

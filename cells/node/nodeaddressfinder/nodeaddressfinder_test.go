@@ -14,9 +14,9 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -27,7 +27,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			settings.Cell,
+			agentconfig.Cell,
 			cell.Provide(
 				devices.NewTable, devices.NewAddressTable,
 				statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[devices.Address].ToTable,
@@ -49,7 +49,7 @@ func TestController_FollowsWithin20Milliseconds(t *testing.T) {
 		var addrs statedb.RWTable[devices.Address]
 		var nodes statedb.RWTable[*k8s.Node]
 		var table statedb.Table[tables.Address]
-		h := hive.New(celltest.Infrastructure(), settings.Cell, cell.Provide(
+		h := hive.New(celltest.Infrastructure(), agentconfig.Cell, cell.Provide(
 			devices.NewTable, devices.NewAddressTable,
 			statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[devices.Address].ToTable,
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
@@ -183,7 +183,7 @@ func TestCompute(t *testing.T) {
 func TestNewRules_NamesTheFlag(t *testing.T) {
 	t.Parallel()
 	for _, c := range []Config{{LocalMaxAddrScope: 256}, {LocalMaxAddrScope: -1}, {NodePortAddresses: []string{"10.0.0.1"}}} {
-		if _, err := newRules(c, settings.Agent{}); err == nil {
+		if _, err := newRules(c, agentconfig.Agent{}); err == nil {
 			t.Errorf("%+v was accepted", c)
 		}
 	}

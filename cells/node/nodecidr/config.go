@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	agent "github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 // auto is the value of a flag that leaves the choice to the agent.

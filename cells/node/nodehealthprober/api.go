@@ -14,8 +14,8 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/api/v1beta"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/readiness"
-	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/version"
@@ -31,7 +31,7 @@ type api struct {
 
 	Log     *slog.Logger
 	DB      *statedb.DB
-	Agent   settings.Agent
+	Agent   agentconfig.Agent
 	Options options
 	Kernel  kernel
 	Prober  *prober

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
@@ -42,14 +42,14 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 	db := statedb.New()
 	table, err1 := tables.NewTable(db)
 	all, err2 := nodes.NewTable(db)
-	o, err3 := newOptions(DefaultConfig, settings.Agent{})
+	o, err3 := newOptions(DefaultConfig, agentconfig.Agent{})
 	views, err4 := nodeviews.NewTable(db)
 	traffic, err5 := nodetraffic.NewTable(db)
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		b.Fatal(err)
 	}
 	o.port = netip.MustParseAddrPort(l.Addr().String()).Port()
-	agent := settings.Agent{NodeName: nameOf(0), EnableIPv4: true, HealthChecking: true, EndpointHealthChecking: true}
+	agent := agentconfig.Agent{NodeName: nameOf(0), EnableIPv4: true, HealthChecking: true, EndpointHealthChecking: true}
 	txn := db.WriteTxn(table, all)
 	initialized := table.RegisterInitializer(txn, "node-health")
 	heap := heapSize()

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -45,7 +45,7 @@ const (
 )
 
 // register starts nothing with --enable-health-checking=false, and the table stays empty.
-func register(jobs job.Group, agent settings.Agent, p *prober, r responder, a api) {
+func register(jobs job.Group, agent agentconfig.Agent, p *prober, r responder, a api) {
 	if !agent.HealthChecking {
 		return
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // Config configures the probes.
@@ -45,7 +45,7 @@ type options struct {
 	sample    int           // nodes without flows that are probed per interval; 0 for all
 }
 
-func newOptions(c Config, a settings.Agent) (options, error) {
+func newOptions(c Config, a agentconfig.Agent) (options, error) {
 	switch {
 	case c.Threshold < 1 || c.Threshold > maxThreshold:
 		return options{}, fmt.Errorf("--health-check-icmp-failure-threshold=%d: use 1 to %d", c.Threshold, maxThreshold)

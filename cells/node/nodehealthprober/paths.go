@@ -1,14 +1,14 @@
 package nodehealthprober
 
 import (
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // pathsOf returns the rows of a node before the first probe, without disabled families. Self is the row of this node, nil while unknown: without its own
 // address of a family, this node cannot reach any address of the family, which says nothing about other nodes.
-func pathsOf(node, self *nodes.Node, agent settings.Agent) (paths []*tables.Path) {
+func pathsOf(node, self *nodes.Node, agent agentconfig.Agent) (paths []*tables.Path) {
 	for _, kind := range []tables.Kind{tables.Host4, tables.Host6, tables.Health4, tables.Health6} {
 		ipv6 := kind == tables.Host6 || kind == tables.Health6
 		if ipv6 && !agent.EnableIPv6 || !ipv6 && !agent.EnableIPv4 || kind.Endpoint() && !agent.EndpointHealthChecking {

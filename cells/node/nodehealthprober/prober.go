@@ -13,10 +13,10 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
-	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
@@ -43,7 +43,7 @@ type params struct {
 	cell.In
 
 	DB      *statedb.DB
-	Agent   settings.Agent
+	Agent   agentconfig.Agent
 	Options options
 	Kernel  kernel
 	Table   statedb.RWTable[*tables.Path]
@@ -56,7 +56,7 @@ type params struct {
 // prober schedules the probes and writes the tables. The loop owns all fields except requests and ended, which other goroutines write.
 type prober struct {
 	db          *statedb.DB
-	agent       settings.Agent
+	agent       agentconfig.Agent
 	options     options
 	kernel      kernel
 	table       statedb.RWTable[*tables.Path]

@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
@@ -46,13 +46,13 @@ func newRig(t testing.TB, net kernel, number int) *rig {
 	require.NoError(t, err)
 	all, err := nodes.NewTable(db)
 	require.NoError(t, err)
-	o, err := newOptions(DefaultConfig, settings.Agent{})
+	o, err := newOptions(DefaultConfig, agentconfig.Agent{})
 	require.NoError(t, err)
 	views, err := nodeviews.NewTable(db)
 	require.NoError(t, err)
 	traffic, err := nodetraffic.NewTable(db)
 	require.NoError(t, err)
-	agent := settings.Agent{NodeName: nameOf(0), ClusterName: "default", EnableIPv4: true, HealthChecking: true, EndpointHealthChecking: true}
+	agent := agentconfig.Agent{NodeName: nameOf(0), ClusterName: "default", EnableIPv4: true, HealthChecking: true, EndpointHealthChecking: true}
 	r := &rig{newProber(params{DB: db, Agent: agent, Options: o, Kernel: net, Table: table, Views: views, Nodes: all, Traffic: traffic, View: newView(agent)}), all, traffic, api{}}
 	r.api = api{DB: db, Agent: agent, Options: o, Prober: r.prober, Nodes: all, Paths: table}
 	txn := db.WriteTxn(table, all)
@@ -304,7 +304,7 @@ func TestOptions(t *testing.T) {
 	} {
 		c := DefaultConfig
 		change(&c)
-		if _, err := newOptions(c, settings.Agent{}); err == nil || !strings.Contains(err.Error(), flag) {
+		if _, err := newOptions(c, agentconfig.Agent{}); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("error of a bad %s: %v", flag, err)
 		}
 	}
@@ -318,7 +318,7 @@ func TestOptions(t *testing.T) {
 	} {
 		c := DefaultConfig
 		c.Ratio = test.ratio
-		o, err := newOptions(c, settings.Agent{})
+		o, err := newOptions(c, agentconfig.Agent{})
 		if got := o.interval(test.nodes); err != nil || got != test.want {
 			t.Errorf("%d nodes with ratio %v: %v (%v), want %v", test.nodes, test.ratio, got, err, test.want)
 		}

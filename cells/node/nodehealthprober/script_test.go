@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
@@ -16,7 +16,7 @@ import (
 // underTest returns the module with a fake network.
 func underTest(f *fake) cell.Cell {
 	return cell.Group(
-		settings.Cell,
+		agentconfig.Cell,
 		cell.Module("node-health", "Under test",
 			cell.ProvidePrivate(
 				func() kernel { return f },

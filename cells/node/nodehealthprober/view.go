@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -55,7 +55,7 @@ type view struct {
 	sum      uint64
 }
 
-func newView(agent settings.Agent) *view {
+func newView(agent agentconfig.Agent) *view {
 	return &view{cluster: agent.ClusterName, self: agent.NodeName, known: map[string]uint64{}}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -32,7 +32,7 @@ func rowOf(i int) *nodes.Node {
 // viewOf returns the view of an agent that knows the named nodes.
 func viewOf(t *testing.T, self string, complete bool, names ...string) *view {
 	t.Helper()
-	v := newView(settings.Agent{ClusterName: "blue", NodeName: self})
+	v := newView(agentconfig.Agent{ClusterName: "blue", NodeName: self})
 	changed := map[string]*nodes.Node{}
 	for _, name := range names {
 		changed[name] = &nodes.Node{Name: name}
@@ -307,7 +307,7 @@ func TestViews_RowsOutliveTheLoop(t *testing.T) {
 func TestView_DigestCoversKnownNodes(t *testing.T) {
 	t.Parallel()
 	one, two, three := rowOf(1), rowOf(2), rowOf(3)
-	v := newView(settings.Agent{ClusterName: "blue", NodeName: nameOf(1)})
+	v := newView(agentconfig.Agent{ClusterName: "blue", NodeName: nameOf(1)})
 	set := func(complete bool, rows ...*nodes.Node) *digest {
 		changed := map[string]*nodes.Node{nameOf(1): nil, nameOf(2): nil, nameOf(3): nil}
 		for _, row := range rows {

@@ -13,10 +13,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -30,7 +30,7 @@ type params struct {
 	cell.In
 	DB       *statedb.DB
 	Log      *slog.Logger
-	Settings settings.Agent
+	Settings agentconfig.Agent
 	Table    statedb.RWTable[*tables.NodeID]
 	Nodes    statedb.Table[*nodes.Node]
 	Flows    statedb.Table[conntrack.Map]

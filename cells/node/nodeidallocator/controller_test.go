@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -39,7 +39,7 @@ func newRig(tb testing.TB, stateDir string) *rig {
 	txn.Commit()
 	k := newFake()
 	k.named = map[uint16]bool{}
-	c := newController(params{DB: db, Log: quiet, Settings: settings.Agent{StateDir: stateDir}, Table: table, Nodes: all, Flows: flows, Kernel: k})
+	c := newController(params{DB: db, Log: quiet, Settings: agentconfig.Agent{StateDir: stateDir}, Table: table, Nodes: all, Flows: flows, Kernel: k})
 	require.NoError(tb, c.restore())
 	require.NoError(tb, c.subscribe())
 	tb.Cleanup(c.nodes.Close)
@@ -78,7 +78,7 @@ func TestController_MatchesFullRound(t *testing.T) {
 	released, freed, failed := 0, 0, 0
 	for range 5 {
 		dir := t.TempDir()
-		f := newFiles(settings.Agent{StateDir: dir})
+		f := newFiles(agentconfig.Agent{StateDir: dir})
 		require.NoError(t, f.store.Open())
 		require.NoError(t, f.write(map[int][]*tables.NodeID{0: numbered(1, 3), 1: numbered(fileIDs, fileIDs+2)}))
 		r := newRig(t, dir)

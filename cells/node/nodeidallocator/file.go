@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
 )
@@ -39,7 +39,7 @@ func nameOf(number int) string {
 // files persist all ids for the next run of the agent.
 type files struct{ store *statefile.Store }
 
-func newFiles(s settings.Agent) files {
+func newFiles(s agentconfig.Agent) files {
 	return files{statefile.New(filepath.Join(s.StateDir, "nodes"), fileKind)}
 }
 

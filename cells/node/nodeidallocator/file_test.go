@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
 )
 
@@ -27,7 +27,7 @@ func numbered(from, to uint16) (rows []*tables.NodeID) {
 
 func TestFiles_RestoreIDs(t *testing.T) {
 	t.Parallel()
-	f := newFiles(settings.Agent{StateDir: t.TempDir()})
+	f := newFiles(agentconfig.Agent{StateDir: t.TempDir()})
 	rows, missing, err := f.read(quiet, removal)
 	require.NoError(t, err)
 	require.Empty(t, rows)
@@ -47,7 +47,7 @@ func TestFiles_RestoreIDs(t *testing.T) {
 // TestFiles_FirstFileContainsAllIDs: an older agent wrote all ids to the first file. The ids stay in this file until their own files are written.
 func TestFiles_FirstFileContainsAllIDs(t *testing.T) {
 	t.Parallel()
-	f := newFiles(settings.Agent{StateDir: t.TempDir()})
+	f := newFiles(agentconfig.Agent{StateDir: t.TempDir()})
 	require.NoError(t, f.store.Open())
 	all := numbered(1, 3*fileIDs)
 	require.NoError(t, f.write(map[int][]*tables.NodeID{0: all}))
@@ -81,7 +81,7 @@ func TestFiles_DamagedFilesAreQuarantined(t *testing.T) {
 		"a number too large":           {nameOf(numberOf(tables.Max) + 1), nil},
 	} {
 		dir := t.TempDir()
-		f := newFiles(settings.Agent{StateDir: dir})
+		f := newFiles(agentconfig.Agent{StateDir: dir})
 		require.NoError(t, f.store.Open())
 		good := numbered(fileIDs, fileIDs+5)
 		require.NoError(t, f.write(map[int][]*tables.NodeID{1: good}), what)

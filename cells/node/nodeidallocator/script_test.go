@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
@@ -24,7 +24,7 @@ func TestScripts(t *testing.T) {
 
 // underTest returns the module with a fake kernel, and the tables that the module reads.
 func underTest(f *fakeKernel) []cell.Cell {
-	return []cell.Cell{settings.Cell, cell.Module("nodeids", "Under test",
+	return []cell.Cell{agentconfig.Cell, cell.Module("nodeids", "Under test",
 		cell.ProvidePrivate(func() kernel { return f }), implementation, cell.Provide(f.command),
 	), cell.Provide(
 		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,

@@ -13,9 +13,9 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -33,7 +33,7 @@ const shownProblems = 3
 type params struct {
 	cell.In
 	DB          *statedb.DB
-	Agent       settings.Agent
+	Agent       agentconfig.Agent
 	Had         *seen
 	Table       statedb.RWTable[*tables.Node]
 	LocalNode   statedb.Table[*localnode.LocalNode]
@@ -124,7 +124,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	}
 	var rows []*tables.Node
 	if len(some) > 0 {
-		rows = resolve(c.self, c.Agent.IPAM == settings.IPAMKubernetes, c.Had, nodes, ciliumNodes)
+		rows = resolve(c.self, c.Agent.IPAM == agentconfig.IPAMKubernetes, c.Had, nodes, ciliumNodes)
 	}
 	_, own := some[c.self.Name]
 	rows = slices.DeleteFunc(rows, func(n *tables.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node overlaps the claims of these nodes
@@ -234,7 +234,7 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 
 // decided returns the ranges of a node that its agent cannot write.
 func (c *controller) decided(row *tables.Node) []netip.Prefix {
-	if c.Agent.IPAM == settings.IPAMKubernetes {
+	if c.Agent.IPAM == agentconfig.IPAMKubernetes {
 		return row.CIDRs[:row.FromNode]
 	}
 	return row.CIDRs[:len(row.CIDRs)-row.Former]

@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -46,7 +46,7 @@ func newRig(tb testing.TB) *rig {
 	txn := db.WriteTxn(k8sNodes)
 	complete := k8sNodes.RegisterInitializer(txn, "test")
 	txn.Commit()
-	c := newController(params{DB: db, Agent: settings.Agent{NodeName: "self"}, Had: newSeen(settings.Agent{StateDir: tb.TempDir()}, slog.New(slog.DiscardHandler)), Table: table, LocalNode: local, Nodes: k8sNodes, CiliumNodes: ciliumNodes, Sources: srcs})
+	c := newController(params{DB: db, Agent: agentconfig.Agent{NodeName: "self"}, Had: newSeen(agentconfig.Agent{StateDir: tb.TempDir()}, slog.New(slog.DiscardHandler)), Table: table, LocalNode: local, Nodes: k8sNodes, CiliumNodes: ciliumNodes, Sources: srcs})
 	require.NoError(tb, c.subscribe())
 	tb.Cleanup(c.close)
 	return &rig{c, k8sNodes, ciliumNodes, local, srcs, complete}
@@ -174,7 +174,7 @@ func TestController_PreviousRangesSurviveRestart(t *testing.T) {
 	dir := t.TempDir()
 	agent := func(had *seen, ranges ...string) *tables.Node {
 		r := newRig(t)
-		r.Agent.IPAM, r.Had = settings.IPAMKubernetes, had
+		r.Agent.IPAM, r.Had = agentconfig.IPAMKubernetes, had
 		for _, cidr := range ranges {
 			r.write(t, func(txn statedb.WriteTxn) {
 				c := ciliumNode("a", 1, "", cidr)
@@ -215,12 +215,12 @@ func TestController_ModeChange_KeepsPoolRanges(t *testing.T) {
 		require.NoError(t, r.Had.save())
 		return r
 	}
-	agent(settings.IPAMClusterPool, "a")
-	r := agent(settings.IPAMKubernetes, "a")
+	agent(agentconfig.IPAMClusterPool, "a")
+	r := agent(agentconfig.IPAMKubernetes, "a")
 	row, _, _ := r.Table.Get(r.DB.ReadTxn(), tables.ByName("a"))
 	require.Equal(t, prefixes("10.7.1.0/24", "10.0.1.0/24"), row.CIDRs)
 	require.Empty(t, row.Refused)
-	agent(settings.IPAMKubernetes)
+	agent(agentconfig.IPAMKubernetes)
 	require.False(t, loaded(t, dir).has("a", row.CIDRs[0]))
 }
 

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
@@ -32,7 +32,7 @@ type seen struct {
 	full   bool // the limit has excluded a node
 }
 
-func newSeen(s settings.Agent, log *slog.Logger) *seen {
+func newSeen(s agentconfig.Agent, log *slog.Logger) *seen {
 	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{}}
 }
 

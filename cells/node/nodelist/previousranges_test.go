@@ -9,12 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 func loaded(t *testing.T, dir string) *seen {
 	t.Helper()
-	s := newSeen(settings.Agent{StateDir: dir}, slog.New(slog.DiscardHandler))
+	s := newSeen(agentconfig.Agent{StateDir: dir}, slog.New(slog.DiscardHandler))
 	s.load()
 	return s
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -187,7 +187,7 @@ func TestResolve_PreviousRanges(t *testing.T) {
 		n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: tables.CiliumInternalIP, IP: "10.0.1.1"})
 		return n
 	}
-	saw := newSeen(settings.Agent{}, nil)
+	saw := newSeen(agentconfig.Agent{}, nil)
 	saw.take("a", prefixes("10.0.1.0/24"))
 	const both = "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1 | 10.0.2.0/24,10.0.1.0/24(former)"
 	for name, test := range map[string]struct {

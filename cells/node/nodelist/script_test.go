@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -18,8 +18,8 @@ import (
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
-		state := settings.Agent{StateDir: t.TempDir()}
-		return []cell.Cell{settings.Cell, cell.Module("nodes", "Under test", implementation, cell.ProvidePrivate(
+		state := agentconfig.Agent{StateDir: t.TempDir()}
+		return []cell.Cell{agentconfig.Cell, cell.Module("nodes", "Under test", implementation, cell.ProvidePrivate(
 			func(log *slog.Logger) *seen { return newSeen(state, log) })), cell.Provide(
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 			cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,

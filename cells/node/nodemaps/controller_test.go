@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
@@ -47,7 +47,7 @@ func newRig(tb testing.TB, tunnel bool) *rig {
 	txn := db.WriteTxn(all)
 	complete := all.RegisterInitializer(txn, "test")
 	txn.Commit()
-	a := settings.Agent{NodeName: "a", EnableIPv4: true, EnableIPv6: true}
+	a := agentconfig.Agent{NodeName: "a", EnableIPv4: true, EnableIPv6: true}
 	if tunnel {
 		a.TunnelPort = 8472
 	}

@@ -19,8 +19,8 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			settings.Cell, account.Cell,
+			agentconfig.Cell, account.Cell,
 			cell.Module("inputs", "Tables that other cells write", cell.Provide(
 				newInputs, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[*nodeids.NodeID].ToTable, statedb.RWTable[*overlays.Overlay].ToTable,
 				statedb.RWTable[*pathtests.Test].ToTable, bpfmaps.NewTable, statedb.RWTable[*bpfmaps.Map].ToTable, statedb.RWTable[*nodepaths.Path].ToTable, statedb.RWTable[*devices.Device].ToTable, newProbe)),
@@ -49,7 +49,7 @@ func TestScripts(t *testing.T) {
 }
 
 // newProbe returns the probe of a kernel with all capabilities.
-func newProbe(a settings.Agent) bpf.EncapProbe {
+func newProbe(a agentconfig.Agent) bpf.EncapProbe {
 	return func() (s bpf.EncapSupport) {
 		if !a.KubeProxyReplacement {
 			s.Stack = errors.New("kube-proxy")

@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -47,7 +47,7 @@ func (r routing) forget(id uint16) {
 
 // decide reports whether a node is reached by routes, and whether packets from it are accepted past the tunnel. self and peer are the published values of both
 // nodes. A node without an agent of this project counts as a node with a tunnel, unless objects may be missing because tables are not complete.
-func (r routing) decide(id uint16, a settings.Agent, self, peer nodes.Receives, complete bool) (routed, accepted bool) {
+func (r routing) decide(id uint16, a agentconfig.Agent, self, peer nodes.Receives, complete bool) (routed, accepted bool) {
 	before, known := r.peers[id]
 	before = before || r.all && !known
 	theirs, ours := before && (peer.Agent || !complete), before && (self.Agent || !complete)

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // Cell requests routes to the pods of other nodes.
@@ -34,10 +34,10 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 }
 
 // validate returns an error for contradicting flags.
-func (c Config) validate(a settings.Agent) error {
+func (c Config) validate(a agentconfig.Agent) error {
 	if c.AutoDirectNodeRoutes && a.Tunnel() {
 		return fmt.Errorf("--auto-direct-node-routes contradicts --routing-mode=%s, which needs no routes to nodes: remove it, or set --routing-mode=%s",
-			a.RoutingMode(), settings.RoutingNative)
+			a.RoutingMode(), agentconfig.RoutingNative)
 	}
 	if c.DirectRoutingSkipUnreachable && !c.AutoDirectNodeRoutes {
 		return errors.New("--direct-routing-skip-unreachable has no effect without --auto-direct-node-routes: set both flags, or remove it")

@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -35,7 +35,7 @@ const (
 type params struct {
 	cell.In
 	Config    Config
-	Agent     settings.Agent
+	Agent     agentconfig.Agent
 	DB        *statedb.DB
 	Nodes     statedb.Table[*nodes.Node]
 	Routes    statedb.Table[*devices.Route]
@@ -61,7 +61,7 @@ func registerController(jobs job.Group, p params) error {
 func run(ctx context.Context, health cell.Health, p params) error {
 	if !p.Config.AutoDirectNodeRoutes && !p.Agent.Tunnel() {
 		err := p.Desired.Replace(owner, nil)
-		health.OK("Disabled: --auto-direct-node-routes=false, --routing-mode=" + settings.RoutingNative)
+		health.OK("Disabled: --auto-direct-node-routes=false, --routing-mode=" + agentconfig.RoutingNative)
 		watchdog.Idle(ctx)
 		<-ctx.Done()
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -82,9 +82,9 @@ func newRig(tb testing.TB, mode string) *rig {
 	for _, err := range errs {
 		require.NoError(tb, err)
 	}
-	p := params{Config: Config{AutoDirectNodeRoutes: mode == settings.RoutingNative, DirectRoutingSkipUnreachable: true}, DB: db, Nodes: r.nodes, Routes: r.kernel,
+	p := params{Config: Config{AutoDirectNodeRoutes: mode == agentconfig.RoutingNative, DirectRoutingSkipUnreachable: true}, DB: db, Nodes: r.nodes, Routes: r.kernel,
 		Devices: r.devices, LocalNode: r.local, MTUs: r.mtus, PathTests: r.tests, Slots: r.slots, Desired: r.table}
-	if p.Agent.Hybrid = mode == settings.RoutingHybrid; mode != settings.RoutingNative {
+	if p.Agent.Hybrid = mode == agentconfig.RoutingHybrid; mode != agentconfig.RoutingNative {
 		p.Agent.TunnelPort = 8472
 	}
 	var err error
@@ -155,7 +155,7 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 // failed writes, and no write without a change.
 func TestRouting_MatchesFullRead(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{settings.RoutingNative, settings.RoutingTunnel, settings.RoutingHybrid} {
+	for _, mode := range []string{agentconfig.RoutingNative, agentconfig.RoutingTunnel, agentconfig.RoutingHybrid} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			random := testseed.New(t)
@@ -205,9 +205,9 @@ func TestRouting_MatchesFullRead(t *testing.T) {
 			}
 			require.NotZero(t, routes)
 			require.NotZero(t, faults)
-			require.Equal(t, mode == settings.RoutingNative, skipped > 0)
+			require.Equal(t, mode == agentconfig.RoutingNative, skipped > 0)
 			require.NotZero(t, past)
-			require.Equal(t, mode != settings.RoutingNative, merged > 0)
+			require.Equal(t, mode != agentconfig.RoutingNative, merged > 0)
 		})
 	}
 }
@@ -217,7 +217,7 @@ func BenchmarkNodeJoins(b *testing.B) {
 	for _, c := range []struct {
 		name, mode string
 		step       int
-	}{{"native", settings.RoutingNative, 1}, {"tunnel", settings.RoutingTunnel, 1}, {"tunnel, no ranges adjoin", settings.RoutingTunnel, 3}} {
+	}{{"native", agentconfig.RoutingNative, 1}, {"tunnel", agentconfig.RoutingTunnel, 1}, {"tunnel, no ranges adjoin", agentconfig.RoutingTunnel, 3}} {
 		b.Run(c.name, func(b *testing.B) {
 			r := newRig(b, c.mode)
 			row := func(i int) *nodes.Node {
@@ -239,7 +239,7 @@ func BenchmarkNodeJoins(b *testing.B) {
 				require.NoError(b, r.routing.write(true))
 			}
 			round()
-			if c.mode == settings.RoutingTunnel {
+			if c.mode == agentconfig.RoutingTunnel {
 				require.LessOrEqual(b, len(r.wanted()), maxRoutes)
 			}
 			b.ReportAllocs()

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -86,7 +86,7 @@ func allocate(random *rand.Rand, count, networks int) (a allocation) {
 // rig fills the tables with the cluster and computes the routes.
 func (a allocation) rig(tb testing.TB) *rig {
 	tb.Helper()
-	r := newRig(tb, settings.RoutingTunnel)
+	r := newRig(tb, agentconfig.RoutingTunnel)
 	r.set(func(txn statedb.WriteTxn) {
 		celltest.PutRow(tb, txn, r.local, &localnode.LocalNode{Name: "self", Ready: true, IPv4: localnode.Family{Router: netip.MustParseAddr("192.0.2.1")},
 			IPv6: localnode.Family{Router: netip.MustParseAddr("2001:db8::1")}}, false)

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/onlink"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
@@ -82,13 +82,13 @@ func TestRoutes_DefaultRouteWithoutGateway(t *testing.T) {
 
 func TestConfig_SkippingNeedsRoutes(t *testing.T) {
 	t.Parallel()
-	if err := (Config{DirectRoutingSkipUnreachable: true}).validate(settings.Agent{}); err == nil {
+	if err := (Config{DirectRoutingSkipUnreachable: true}).validate(agentconfig.Agent{}); err == nil {
 		t.Error("no error")
 	}
-	if err := (Config{AutoDirectNodeRoutes: true}).validate(settings.Agent{TunnelPort: 8472}); err == nil || !strings.Contains(err.Error(), "remove it, or set --routing-mode=native") {
+	if err := (Config{AutoDirectNodeRoutes: true}).validate(agentconfig.Agent{TunnelPort: 8472}); err == nil || !strings.Contains(err.Error(), "remove it, or set --routing-mode=native") {
 		t.Errorf("with a tunnel: %v", err)
 	}
-	if err := (Config{AutoDirectNodeRoutes: true, DirectRoutingSkipUnreachable: true}).validate(settings.Agent{}); err != nil {
+	if err := (Config{AutoDirectNodeRoutes: true, DirectRoutingSkipUnreachable: true}).validate(agentconfig.Agent{}); err != nil {
 		t.Error(err)
 	}
 }

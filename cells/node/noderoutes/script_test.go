@@ -13,8 +13,8 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -126,7 +126,7 @@ func complete(db *statedb.DB, table statedb.RWTable[*nodes.Node]) hive.ScriptCmd
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{Cell, settings.Cell, cell.Provide(
+		return []cell.Cell{Cell, agentconfig.Cell, cell.Provide(
 			localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 			mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
 			nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,

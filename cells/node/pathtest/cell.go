@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -36,7 +36,7 @@ const (
 
 // register starts nothing with health checking disabled, and the table stays empty. Without health checking this node must not open a raw socket, and other
 // nodes run no server that replies.
-func register(jobs job.Group, agent settings.Agent, t *tester) {
+func register(jobs job.Group, agent agentconfig.Agent, t *tester) {
 	if !agent.HealthChecking {
 		return
 	}

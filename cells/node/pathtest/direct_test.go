@@ -8,12 +8,12 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
-func hybrid(a *settings.Agent) { a.Hybrid = true }
+func hybrid(a *agentconfig.Agent) { a.Hybrid = true }
 
 // direct returns the number of nodes that are reached directly.
 func (r *rig) direct() (n int) {

@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
@@ -32,7 +32,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		f := newFake()
-		return []cell.Cell{settings.Cell, cell.Module("path-test", "Under test", cell.ProvidePrivate(func() kernel { return f }), implementation),
+		return []cell.Cell{agentconfig.Cell, cell.Module("path-test", "Under test", cell.ProvidePrivate(func() kernel { return f }), implementation),
 			inputs, cell.Provide(f.commands)}
 	})
 }

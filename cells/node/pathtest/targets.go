@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/printable"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
@@ -28,7 +28,7 @@ type peer struct {
 type families [2]netip.Addr
 
 // inside returns the addresses of a node in its pod ranges.
-func inside(n *nodes.Node, a settings.Agent) (f families) {
+func inside(n *nodes.Node, a agentconfig.Agent) (f families) {
 	if a.EnableIPv4 {
 		f[0] = insideOf(n, false)
 	}
@@ -50,7 +50,7 @@ func (f families) requests(to families) (all []icmpecho.Request) {
 
 // peerOf returns the addresses of a node. IPv4 is preferred inside the tunnel; a test of one family covers the other one, because both have the same outer
 // headers.
-func peerOf(n *nodes.Node, a settings.Agent) (p peer) {
+func peerOf(n *nodes.Node, a agentconfig.Agent) (p peer) {
 	p.uid, p.host = n.UID, n.Address(a.UnderlayIPv6 || !a.EnableIPv4)
 	p.routed = n.Receives.Known && !n.Receives.Tunnel(a.TunnelPort, a.UnderlayIPv6)
 	if a.Hybrid {
@@ -124,7 +124,7 @@ func (t *target) fresh() bool {
 }
 
 // kinds returns the kinds of tests for a routing mode.
-func kinds(a settings.Agent) []tables.Kind {
+func kinds(a agentconfig.Agent) []tables.Kind {
 	switch {
 	case a.Hybrid:
 		return tables.Kinds
@@ -135,7 +135,7 @@ func kinds(a settings.Agent) []tables.Kind {
 }
 
 // newRows returns the rows of a node before the first test.
-func newRows(name string, p peer, a settings.Agent) (rows []*tables.Test) {
+func newRows(name string, p peer, a agentconfig.Agent) (rows []*tables.Test) {
 	why := ""
 	switch {
 	case p.inner.IsValid():

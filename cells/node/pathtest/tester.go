@@ -14,10 +14,10 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
@@ -55,7 +55,7 @@ type params struct {
 	cell.In
 
 	DB       *statedb.DB
-	Agent    settings.Agent
+	Agent    agentconfig.Agent
 	Kernel   kernel
 	Table    statedb.RWTable[*tables.Test]
 	Nodes    statedb.Table[*nodes.Node]

@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
@@ -57,7 +57,7 @@ func nodeOf(i int) *nodes.Node {
 }
 
 // newRig creates a tester in a cluster with a number of nodes. The first one is this node. All are on one link.
-func newRig(t testing.TB, number int, changes ...func(*settings.Agent)) *rig {
+func newRig(t testing.TB, number int, changes ...func(*agentconfig.Agent)) *rig {
 	t.Helper()
 	db := statedb.New()
 	r := &rig{net: newFake()}
@@ -81,7 +81,7 @@ func newRig(t testing.TB, number int, changes ...func(*settings.Agent)) *rig {
 	require.NoError(t, err)
 	sizes, err := mtus.NewTable(db)
 	require.NoError(t, err)
-	agent := settings.Agent{NodeName: nameOf(0), EnableIPv4: true, HealthChecking: true, TunnelPort: 8472, HealthPort: 4240}
+	agent := agentconfig.Agent{NodeName: nameOf(0), EnableIPv4: true, HealthChecking: true, TunnelPort: 8472, HealthPort: 4240}
 	for _, change := range changes {
 		change(&agent)
 	}
@@ -105,7 +105,7 @@ func newRig(t testing.TB, number int, changes ...func(*settings.Agent)) *rig {
 }
 
 // start creates a tester and runs it until the test ends.
-func start(t *testing.T, number int, changes ...func(*settings.Agent)) *rig {
+func start(t *testing.T, number int, changes ...func(*agentconfig.Agent)) *rig {
 	t.Helper()
 	r := newRig(t, number, changes...)
 	ctx, cancel := context.WithCancel(t.Context())

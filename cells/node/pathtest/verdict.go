@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/printable"
-	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
@@ -37,7 +37,7 @@ func (f finding) withRemedy(s string) finding { f.remedy = s; return f }
 const noFamily = "this node and the other node publish no addresses of a common family in their pod ranges"
 
 // findings evaluates a visit for each kind of test except direct. heard is the time at which the peer last sent an echo request through the tunnel.
-func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]finding {
+func (v *visit) findings(a agentconfig.Agent, heard time.Time) map[tables.Kind]finding {
 	if err := v.results.local(); err != nil {
 		found := map[tables.Kind]finding{}
 		for _, row := range v.target.rows {
@@ -66,7 +66,7 @@ func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]find
 }
 
 // lost names the fault when no reply arrives through the tunnel, or without a tunnel from the addresses of pods.
-func (v *visit) lost(a settings.Agent, heard time.Time) finding {
+func (v *visit) lost(a agentconfig.Agent, heard time.Time) finding {
 	name, tunnelPort, where := v.target.shown(), a.TunnelPort, "through the tunnel"
 	if !a.Tunnel() {
 		where = "at its address for pods"

@@ -10,10 +10,10 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policyenvironment"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -75,7 +75,7 @@ func newBench(b testing.TB, n, m int) *bench {
 	kubernetes, tables := must(b, k8s.NewNetworkPolicyTable, db), must(b, sources.NewTable, db)
 	published := must(b, endpointpolicies.NewTable, db)
 	w.controller = newController(params{DB: db, Config: DefaultConfig,
-		Inputs: policyenvironment.Inputs{Options: policy.Options{Mode: policy.Default, AllowLocalhost: true}, Agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, Filter: filter,
+		Inputs: policyenvironment.Inputs{Options: policy.Options{Mode: policy.Default, AllowLocalhost: true}, Agent: agentconfig.Agent{EnableIPv4: true, EnableIPv6: true}, Filter: filter,
 			Slices: must(b, k8s.NewEndpointSliceTable, db), NodeAddresses: must(b, nodeaddresses.NewTable, db), CIDRGroups: must(b, cilium.NewCIDRGroupTable, db),
 			Services: must(b, k8s.NewServiceTable, db), Sources: tables}, Entries: fakeEntries{fake}, CIDRs: fakeCIDRs{fake}, Numbers: fakeIdentities{fake}, Classes: fakeClasses{fake},
 		KubernetesPolicies: kubernetes, CiliumPolicies: must(b, cilium.NewPolicyTable, db), Namespaces: must(b, k8s.NewNamespaceTable, db),

@@ -17,12 +17,12 @@ import (
 
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/cells/identity/identityallocator"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -179,8 +179,8 @@ func startAgent(t *testing.T, k *watchedKernel, client *kubeapi.Client, dir stri
 				newAttachments, statedb.RWTable[*attachments.Attachment].ToTable,
 				bpfendpoints.NewFactsTable, statedb.RWTable[*bpfendpoints.Facts].ToTable,
 				func() *kubeapi.Client { return client },
-				func() settings.Agent {
-					return settings.Agent{NodeName: "bee", ClusterName: "default", EnableIPv4: true, EnableIPv6: true, StateDir: dir}
+				func() agentconfig.Agent {
+					return agentconfig.Agent{NodeName: "bee", ClusterName: "default", EnableIPv4: true, EnableIPv6: true, StateDir: dir}
 				},
 			),
 		),

@@ -15,9 +15,9 @@ import (
 	"go.uber.org/goleak"
 
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/labels"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -60,8 +60,8 @@ func TestScripts(t *testing.T) {
 					endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 					newAttachments, statedb.RWTable[*attachments.Attachment].ToTable,
 					bpfendpoints.NewFactsTable, statedb.RWTable[*bpfendpoints.Facts].ToTable,
-					func() settings.Agent {
-						return settings.Agent{NodeName: "bee", ClusterName: "default", EnableIPv4: true, EnableIPv6: true}
+					func() agentconfig.Agent {
+						return agentconfig.Agent{NodeName: "bee", ClusterName: "default", EnableIPv4: true, EnableIPv6: true}
 					},
 					func() (*labels.Filter, error) { return labels.NewFilter(nil, nil) },
 				),

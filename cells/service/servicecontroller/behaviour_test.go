@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -456,7 +456,7 @@ func TestNewRules_NamesTheFlag(t *testing.T) {
 	} {
 		config := DefaultConfig
 		change(&config)
-		if _, err := newRules(config, plain, settings.Listeners{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := newRules(config, plain, agentconfig.Listeners{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // Config selects the Services and addresses that are served. The flags have the same names as in Cilium.
@@ -47,7 +47,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 
 // rules are the validated flags and the settings of the agent.
 type rules struct {
-	agent             settings.Agent
+	agent             agentconfig.Agent
 	proxyName         string
 	externalIPs       bool
 	hostPort          bool
@@ -58,7 +58,7 @@ type rules struct {
 	ports             map[portOf]string // ports of the node that external IPs must not use, with their owners
 }
 
-func newRules(c Config, a settings.Agent, l settings.Listeners) (rules, error) {
+func newRules(c Config, a agentconfig.Agent, l agentconfig.Listeners) (rules, error) {
 	r := rules{agent: a, proxyName: c.ProxyName, externalIPs: c.ExternalIPs, hostPort: c.HostPort, topology: c.Topology,
 		externalClusterIP: c.ExternalClusterIP, drop: c.NoBackend == drop, ports: reservedPorts(a, l.All)}
 	if !r.drop && c.NoBackend != reject {

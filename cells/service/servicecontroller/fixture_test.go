@@ -10,8 +10,8 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -63,7 +63,7 @@ func (c *commits) WriteTxnDuration(_ string, tables []string, took time.Duration
 	}
 }
 
-var plain = settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767, HealthPort: 4240,
+var plain = agentconfig.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767, HealthPort: 4240,
 	TunnelPort: 8472}
 
 func newBench(t testing.TB, config Config, previous *fakeIDs) *bench {
@@ -103,13 +103,13 @@ func newBench(t testing.TB, config Config, previous *fakeIDs) *bench {
 	table(err)
 	be, err := backends.NewTable(db)
 	table(err)
-	r, err := newRules(config, plain, settings.Listeners{All: []settings.Listener{{Port: 9962, Flag: "prometheus-serve-addr"}}})
+	r, err := newRules(config, plain, agentconfig.Listeners{All: []agentconfig.Listener{{Port: 9962, Flag: "prometheus-serve-addr"}}})
 	table(err)
 	if err := db.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Stop() })
-	b.c = newController(params{Log: slog.New(slog.DiscardHandler), DB: db, Rules: r, Earlier: previous, Holders: newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler)), KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
+	b.c = newController(params{Log: slog.New(slog.DiscardHandler), DB: db, Rules: r, Earlier: previous, Holders: newHolders(agentconfig.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler)), KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
 		CiliumNodes: others, Cluster: b.rows, NodeAddresses: b.addrs, APIServers: b.apis, Endpoints: b.eps, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
 	return b
 }

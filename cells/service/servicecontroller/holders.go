@@ -14,8 +14,8 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/statefile"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
@@ -40,7 +40,7 @@ type holding struct {
 	Service string               `json:"service"`
 }
 
-func newHolders(s settings.Agent, log *slog.Logger) *holders {
+func newHolders(s agentconfig.Agent, log *slog.Logger) *holders {
 	return &holders{files: statefile.New(filepath.Join(s.StateDir, "service-holders"), "service-holder"), log: log,
 		onFile: map[loadbalancer.Address]string{}, dirty: map[loadbalancer.Address]bool{}}
 }

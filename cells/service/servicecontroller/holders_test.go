@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -111,7 +111,7 @@ func TestHolders_Files(t *testing.T) {
 // TestHolders_InvalidFile_IsQuarantined: an invalid file is quarantined and not used.
 func TestHolders_InvalidFile_IsQuarantined(t *testing.T) {
 	t.Parallel()
-	h := newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler))
+	h := newHolders(agentconfig.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler))
 	good, moved := holding{at("192.0.2.1:80/TCP"), "a/web"}, holding{at("[2001:db8::1]:80/UDP"), "a/dns"}
 	for name, one := range map[string]holding{good.name(): good, moved.name(): moved, "192.0.2.9:80-TCP": good} {
 		if err := h.files.Write(name, one); err != nil {

@@ -9,10 +9,10 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -192,7 +192,7 @@ func (in *inputs) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool 
 // needed returns the required tables. With --ipam=cluster-pool only CiliumNodes contain the pod ranges, whose addresses no service may claim.
 func (in *inputs) needed() []statedb.TableMeta {
 	tables := []statedb.TableMeta{in.KubernetesServices, in.Slices, in.Pods, in.Nodes}
-	if in.Rules.agent.IPAM == settings.IPAMClusterPool {
+	if in.Rules.agent.IPAM == agentconfig.IPAMClusterPool {
 		tables = append(tables, in.CiliumNodes)
 	}
 	return tables

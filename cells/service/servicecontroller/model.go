@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -113,11 +113,11 @@ func (w *world) maglev(m *model, algorithm string) bool {
 	switch {
 	case algorithm == "":
 		return w.agent.Maglev
-	case algorithm == settings.AlgorithmMaglev && !w.agent.MaglevTables():
+	case algorithm == agentconfig.AlgorithmMaglev && !w.agent.MaglevTables():
 		m.problem("annotation %s=%s: set --bpf-lb-algorithm-annotation, which allocates tables", serviceannotations.Algorithm, algorithm)
 		return w.agent.Maglev
 	}
-	return algorithm == settings.AlgorithmMaglev
+	return algorithm == agentconfig.AlgorithmMaglev
 }
 
 // builder fills a model.

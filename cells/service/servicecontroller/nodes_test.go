@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -88,7 +88,7 @@ func TestClusterPool_WaitsForRangesOfNodes(t *testing.T) {
 		b.c.read(b.db.ReadTxn(), statedb.NewWatchSet())
 		return b.c.in.waiting(b.db.ReadTxn(), statedb.NewWatchSet())
 	}
-	b.c.Rules.agent.IPAM = settings.IPAMClusterPool
+	b.c.Rules.agent.IPAM = agentconfig.IPAMClusterPool
 	require.NoError(t, b.c.restore())
 	b.state(sources.Synced)
 	n := numbered(1, 0)

@@ -6,8 +6,8 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
@@ -18,7 +18,7 @@ type portOf struct {
 }
 
 // reservedPorts returns the ports of a node on which the kubelet, kube-proxy's health check and the agent listen, with the names of their owners.
-func reservedPorts(a settings.Agent, listeners []settings.Listener) map[portOf]string {
+func reservedPorts(a agentconfig.Agent, listeners []agentconfig.Listener) map[portOf]string {
 	all := map[portOf]string{
 		{10250, loadbalancer.TCP}:        "the kubelet",
 		{10256, loadbalancer.TCP}:        "the health check of the service proxy",

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -73,7 +73,7 @@ func TestExternalIPs_ReservedPorts(t *testing.T) {
 func TestNewListener_ReadsThePort(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]uint16{"": 0, ":9962": 9962, "0.0.0.0:10256": 10256, "[::]:80": 80, "nothing": 0} {
-		if got := settings.NewListener("f", value).Listener; got.Port != want {
+		if got := agentconfig.NewListener("f", value).Listener; got.Port != want {
 			t.Errorf("%q: port %d, want %d", value, got.Port, want)
 		}
 	}

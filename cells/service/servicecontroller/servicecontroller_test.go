@@ -12,9 +12,9 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -94,9 +94,9 @@ func inputTables() cell.Cell {
 // TestScripts is not parallel: otherwise the time limit of a script would pass while it waits for the model tests.
 func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
-		fake, state := &fakeIDs{}, settings.Agent{StateDir: t.TempDir()}
+		fake, state := &fakeIDs{}, agentconfig.Agent{StateDir: t.TempDir()}
 		return []cell.Cell{
-			settings.Cell, inputTables(),
+			agentconfig.Cell, inputTables(),
 			cell.Provide(func() previousIDs { return fake }, func(log *slog.Logger) *holders { return newHolders(state, log) }, fake.commands),
 			cell.Module("services", "Services with their addresses and backends", implementation),
 		}

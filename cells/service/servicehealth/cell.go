@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // Cell answers health checks of load balancers.
@@ -46,8 +46,8 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"Address (host:port, kube-proxy's is 0.0.0.0:10256) on which /healthz reports whether this node serves Services; empty disables the server")
 }
 
-func (c Config) listener() settings.ListenerOut {
-	return settings.NewListener("kube-proxy-replacement-healthz-bind-address", c.HealthzAddress)
+func (c Config) listener() agentconfig.ListenerOut {
+	return agentconfig.NewListener("kube-proxy-replacement-healthz-bind-address", c.HealthzAddress)
 }
 
 // check rejects an address that is not host:port.

@@ -16,8 +16,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/readiness"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -26,7 +26,7 @@ type healthzParams struct {
 	cell.In
 
 	Config    Config
-	Settings  settings.Agent
+	Settings  agentconfig.Agent
 	Lifecycle cell.Lifecycle
 	Jobs      job.Group
 	Log       *slog.Logger

@@ -19,10 +19,10 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"go.uber.org/goleak"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
@@ -55,7 +55,7 @@ type node struct {
 // inputs are the tables that the cell reads, and the settings of the node n1.
 func inputs() cell.Cell {
 	return cell.Provide(
-		func() settings.Agent { return settings.Agent{NodeName: "n1", KubeProxyReplacement: true} },
+		func() agentconfig.Agent { return agentconfig.Agent{NodeName: "n1", KubeProxyReplacement: true} },
 		frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
 		services.NewTable, statedb.RWTable[*services.Service].ToTable, k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable, localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,

@@ -9,11 +9,11 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/maglev"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
@@ -24,7 +24,7 @@ type params struct {
 	cell.In
 
 	DB        *statedb.DB
-	Agent     settings.Agent
+	Agent     agentconfig.Agent
 	Config    Config
 	Drift     drift.Watch
 	Maps      servicemap.Maps

@@ -15,11 +15,11 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/maglev"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
@@ -59,7 +59,7 @@ func newAgentOf(t testing.TB, all servicemap.Maps) *agent {
 		t.Fatal(err)
 	}
 	a := &agent{backs: backs, opened: seen}
-	c, err := newController(params{DB: db, Agent: settings.Agent{MaglevTableSize: tableSize}, Config: DefaultConfig,
+	c, err := newController(params{DB: db, Agent: agentconfig.Agent{MaglevTableSize: tableSize}, Config: DefaultConfig,
 		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: all, Frontends: frontends.NewStatuses(fronts), Backends: backs, Usage: used})
 	if err != nil {
 		t.Fatal(err)

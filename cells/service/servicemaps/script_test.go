@@ -16,10 +16,10 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
@@ -39,7 +39,7 @@ func TestScripts_Virtual(t *testing.T) {
 func scriptCells(testing.TB) []cell.Cell {
 	return []cell.Cell{
 		account.Cell,
-		settings.Cell,
+		agentconfig.Cell,
 		cell.Module("inputs", "Tables that other cells write",
 			cell.ProvidePrivate(frontends.NewTable, backends.NewTable),
 			cell.Provide(newInputs, frontends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable,

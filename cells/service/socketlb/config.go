@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 )
 
@@ -29,7 +29,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("cgroup-root", c.Cgroup, "Directory of cgroup2 whose sockets are translated; default: the root of the machine")
 }
 
-func newOptions(c Config, agent settings.Agent) (socketlb.Options, error) {
+func newOptions(c Config, agent agentconfig.Agent) (socketlb.Options, error) {
 	o := socketlb.Options{Enabled: agent.KubeProxyReplacement && c.Sock, HostOnly: c.HostOnly, BindProtection: c.BindProtection}
 	if c.Cgroup == "" {
 		return o, nil

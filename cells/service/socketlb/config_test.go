@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 )
 
@@ -22,10 +22,10 @@ func TestOptions(t *testing.T) {
 		"the node's":       {Config{Sock: true, HostOnly: true}, false, socketlb.Options{Enabled: true, HostOnly: true}},
 		"a group":          {Config{Sock: true, Cgroup: "/run/x/"}, false, socketlb.Options{Enabled: true, Cgroup: "/run/x"}},
 	} {
-		got, err := newOptions(c.config, settings.Agent{KubeProxyReplacement: !c.proxy})
+		got, err := newOptions(c.config, agentconfig.Agent{KubeProxyReplacement: !c.proxy})
 		require.NoError(t, err, name)
 		require.Equal(t, c.want, got, name)
 	}
-	_, err := newOptions(Config{Cgroup: "run"}, settings.Agent{})
+	_, err := newOptions(Config{Cgroup: "run"}, agentconfig.Agent{})
 	require.ErrorContains(t, err, "--cgroup-root")
 }

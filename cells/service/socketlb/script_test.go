@@ -6,15 +6,15 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 )
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{Cell, cell.Provide(func() settings.Agent { return settings.Agent{KubeProxyReplacement: true} })}
+		return []cell.Cell{Cell, cell.Provide(func() agentconfig.Agent { return agentconfig.Agent{KubeProxyReplacement: true} })}
 	})
 }
 

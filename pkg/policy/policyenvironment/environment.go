@@ -9,10 +9,10 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -23,7 +23,7 @@ import (
 type Inputs struct {
 	cell.In
 
-	Agent         settings.Agent
+	Agent         agentconfig.Agent
 	Options       policy.Options
 	Filter        *labels.Filter
 	Slices        statedb.Table[*k8s.EndpointSlice]

@@ -1,5 +1,5 @@
-// Package settings holds the flags that many cells read, for example directories and address families. A flag that only one cell reads belongs to that cell.
-package settings
+// Package agentconfig holds the flags that many cells read, for example directories and address families. A flag that only one cell reads belongs to that cell.
+package agentconfig
 
 import (
 	"errors"
