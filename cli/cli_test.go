@@ -14,7 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 )
 
 var update = flag.Bool("update", false, "write what is compared instead of comparing it")
@@ -197,7 +197,7 @@ func TestExitCodes(t *testing.T) {
 func TestShell(t *testing.T) {
 	t.Parallel()
 	socket := serve(t, nil)
-	l := listen(t, filepath.Join(filepath.Dir(socket), shell.SocketName))
+	l := listen(t, filepath.Join(filepath.Dir(socket), shellwire.SocketName))
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -208,9 +208,9 @@ func TestShell(t *testing.T) {
 			n, _ := conn.Read(buf)
 			line := strings.TrimSuffix(string(buf[:n]), "\n")
 			if strings.HasPrefix(line, "fail") {
-				fmt.Fprintf(conn, "no%s\n", shell.ErrorMarker)
+				fmt.Fprintf(conn, "no%s\n", shellwire.ErrorMarker)
 			} else {
-				fmt.Fprintf(conn, "[stdout]\n%s\tx\x1b[0m\nno newline%s\n", line, shell.EndMarker)
+				fmt.Fprintf(conn, "[stdout]\n%s\tx\x1b[0m\nno newline%s\n", line, shellwire.EndMarker)
 			}
 			conn.Close()
 		}

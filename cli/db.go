@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/pkg/agentclient"
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 )
 
 // dbCommand reads tables. Columns come from the agent's shell, which knows every table; JSON and YAML come from the API.
@@ -83,7 +83,7 @@ func (a *app) dbCommand() *cobra.Command {
 
 // withShellSocket adds the flag for the path of the shell's socket.
 func (a *app) withShellSocket(cmd *cobra.Command) *cobra.Command {
-	cmd.PersistentFlags().StringVar(&a.shellPath, "shell-socket", "", "Socket of the agent's shell (default: "+shell.SocketName+
+	cmd.PersistentFlags().StringVar(&a.shellPath, "shell-socket", "", "Socket of the agent's shell (default: "+shellwire.SocketName+
 		" beside the agent's socket)")
 	return cmd
 }
@@ -92,12 +92,12 @@ func (a *app) shellSocket() string {
 	if a.shellPath != "" {
 		return strings.TrimPrefix(a.shellPath, "unix://")
 	}
-	return a.beside(shell.SocketName)
+	return a.beside(shellwire.SocketName)
 }
 
 // shellRun runs one command of the agent's shell and prints its output.
 func (a *app) shellRun(cmd *cobra.Command, args ...string) error {
-	err := shell.Run(cmd.Context(), a.shellSocket(), shell.Quote(args), a.printLine)
+	err := shellwire.Run(cmd.Context(), a.shellSocket(), shellwire.Quote(args), a.printLine)
 	if errors.Is(err, context.Canceled) { // Ctrl-C stops commands that run indefinitely
 		return nil
 	}
@@ -107,7 +107,7 @@ func (a *app) shellRun(cmd *cobra.Command, args ...string) error {
 // shellText runs one command of the agent's shell and returns its output.
 func (a *app) shellText(cmd *cobra.Command, args ...string) (string, error) {
 	var out strings.Builder
-	err := shell.Run(cmd.Context(), a.shellSocket(), shell.Quote(args), func(line string) { fmt.Fprintln(&out, line) })
+	err := shellwire.Run(cmd.Context(), a.shellSocket(), shellwire.Quote(args), func(line string) { fmt.Fprintln(&out, line) })
 	return out.String(), err
 }
 

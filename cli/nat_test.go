@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 )
 
 // echoShell answers each command with its text: as a line, or for --json as an object.
 func echoShell(t *testing.T) (socket string) {
 	t.Helper()
 	socket = serve(t, nil)
-	l := listen(t, filepath.Join(filepath.Dir(socket), shell.SocketName))
+	l := listen(t, filepath.Join(filepath.Dir(socket), shellwire.SocketName))
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -28,7 +28,7 @@ func echoShell(t *testing.T) (socket string) {
 				text, _ := json.Marshal(map[string]string{"command": command})
 				line = string(text)
 			}
-			fmt.Fprintf(conn, "[stdout]\n%s\n%s\n", line, shell.EndMarker)
+			fmt.Fprintf(conn, "[stdout]\n%s\n%s\n", line, shellwire.EndMarker)
 			conn.Close()
 		}
 	}()

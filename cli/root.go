@@ -15,7 +15,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/printable"
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 )
 
 // Exit codes.
@@ -77,7 +77,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, new(usage)):
 		return exitUsage
-	case errors.Is(err, agentclient.ErrUnreachable), errors.Is(err, shell.ErrUnreachable):
+	case errors.Is(err, agentclient.ErrUnreachable), errors.Is(err, shellwire.ErrUnreachable):
 		return exitUnreachable
 	}
 	return exitFailed

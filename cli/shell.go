@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/waggle-net/waggle/pkg/printable"
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 )
 
 const prompt = "waggle> "
@@ -35,7 +35,7 @@ func (a *app) shellCommand() *cobra.Command {
 
 // interactive reads and runs commands from the terminal, or from a pipe, until EOF.
 func (a *app) interactive(ctx context.Context) error {
-	conn, err := shell.Dial(ctx, a.shellSocket())
+	conn, err := shellwire.Dial(ctx, a.shellSocket())
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (a *app) runLine(line string) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := shell.Run(ctx, a.shellSocket(), line, a.printLine); err != nil && !errors.Is(err, context.Canceled) {
+	if err := shellwire.Run(ctx, a.shellSocket(), line, a.printLine); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(a.stdout, "error:", printable.Text(err.Error()))
 	}
 }
@@ -96,7 +96,7 @@ func (a *app) batch(ctx context.Context) error {
 		if isExit(line) {
 			return nil
 		}
-		if err := shell.Run(ctx, a.shellSocket(), line, a.printLine); err != nil {
+		if err := shellwire.Run(ctx, a.shellSocket(), line, a.printLine); err != nil {
 			return err
 		}
 	}
@@ -110,7 +110,7 @@ func (a *app) complete(ctx context.Context) func(line string, pos int, key rune)
 			return "", 0, false
 		}
 		var found []string
-		if err := shell.Run(ctx, a.shellSocket(), "help -a "+line, func(name string) { found = append(found, name) }); err != nil {
+		if err := shellwire.Run(ctx, a.shellSocket(), "help -a "+line, func(name string) { found = append(found, name) }); err != nil {
 			return "", 0, false
 		}
 		longest := commonPrefix(found)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/bootlog"
 	"github.com/waggle-net/waggle/pkg/config"
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
@@ -59,7 +59,7 @@ func (a *agent) outside() cell.Cell {
 	provide := cell.Provide(
 		func() *bootlog.Recorder { return a.recorder },
 		func() config.Effective { return a.config },
-		func() shell.HivePrinter { // for the command "hive" of the agent's shell
+		func() shellwire.HivePrinter { // for the command "hive" of the agent's shell
 			return func(w io.Writer) error { return a.hive.PrintObjects(w, slog.New(slog.DiscardHandler)) }
 		},
 	)

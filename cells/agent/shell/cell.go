@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 )
 
 // Cell serves the shell of the agent on a unix socket.
@@ -40,5 +40,5 @@ type params struct {
 	Config    Config
 	Settings  agentconfig.Agent
 	Commands  hive.ScriptCmds
-	Printer   shell.HivePrinter `optional:"true"` // from the owner of the hive
+	Printer   shellwire.HivePrinter `optional:"true"` // from the owner of the hive
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/hive/script"
 
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 )
 
 // reading are the read-only commands of statedb. Other commands of statedb, including commands of newer versions, are not available.
@@ -17,7 +17,7 @@ var reading = []string{"db", "db/show", "db/get", "db/list", "db/prefix", "db/lo
 var rejectedFlags = []string{"out", "delete"}
 
 // commands returns the commands of the agent that operators may run.
-func commands(all map[string]script.Cmd, printer shell.HivePrinter) map[string]script.Cmd {
+func commands(all map[string]script.Cmd, printer shellwire.HivePrinter) map[string]script.Cmd {
 	picked := map[string]script.Cmd{"help": script.Help()}
 	for name, cmd := range all {
 		first, _, _ := strings.Cut(name, "/")
@@ -51,7 +51,7 @@ func (g guard) Run(s *script.State, args ...string) (script.WaitFunc, error) {
 	return g.Cmd.Run(s, args...)
 }
 
-func printCommand(printer shell.HivePrinter) script.Cmd {
+func printCommand(printer shellwire.HivePrinter) script.Cmd {
 	return script.Command(script.CmdUsage{Summary: "print the modules, their configuration and hooks"},
 		func(s *script.State, _ ...string) (script.WaitFunc, error) { return nil, printer(s.LogWriter()) })
 }

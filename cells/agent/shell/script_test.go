@@ -16,7 +16,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -27,10 +27,10 @@ func TestScripts(t *testing.T) {
 		return []cell.Cell{Cell, cell.Provide(
 			sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 			func() agentconfig.Agent { return agentconfig.Agent{StateDir: dir} },
-			func() shell.HivePrinter {
+			func() shellwire.HivePrinter {
 				return func(w io.Writer) error { _, err := io.WriteString(w, "the cells\n"); return err }
 			},
-			func() upstream.ScriptCmdsOut { return operator(filepath.Join(dir, shell.SocketName)) },
+			func() upstream.ScriptCmdsOut { return operator(filepath.Join(dir, shellwire.SocketName)) },
 		), cell.Invoke(func(statedb.Table[sources.Source]) {})} // no other cell requests the table
 	})
 }
@@ -43,7 +43,7 @@ func operator(socket string) upstream.ScriptCmdsOut {
 				ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 				defer cancel()
 				var out strings.Builder
-				err := shell.Run(ctx, socket, shell.Quote(args), func(line string) { out.WriteString(line + "\n") })
+				err := shellwire.Run(ctx, socket, shellwire.Quote(args), func(line string) { out.WriteString(line + "\n") })
 				if err != nil {
 					return out.String(), err.Error() + "\n", errors.New("refused")
 				}

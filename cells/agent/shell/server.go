@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 	"github.com/waggle-net/waggle/pkg/unixsocket"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -38,7 +38,7 @@ func register(p params) {
 func (s *server) start(cell.HookContext) (err error) {
 	path := s.Config.SocketPath
 	if path == "" {
-		path = filepath.Join(s.Settings.StateDir, shell.SocketName)
+		path = filepath.Join(s.Settings.StateDir, shellwire.SocketName)
 	}
 	if s.socket, err = unixsocket.Listen(path, unixsocket.Options{Mode: 0o600}); err != nil {
 		return err
@@ -93,6 +93,6 @@ func (s *server) serve(ctx context.Context, health cell.Health) error {
 
 func reject(conn net.Conn) {
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = conn.Write([]byte("too many shells are open: close one" + shell.ErrorMarker + "\n"))
+	_, _ = conn.Write([]byte("too many shells are open: close one" + shellwire.ErrorMarker + "\n"))
 	conn.Close()
 }

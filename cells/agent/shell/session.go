@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/hive/script"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 )
 
 const (
@@ -57,24 +57,24 @@ func (s *server) run(state *script.State, line string, out *output) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.Log.Error("A command of the shell panicked", "command", line, "cause", cause, "stack", string(debug.Stack()))
-			fmt.Fprintf(out, "the command panicked: %v%s\n", cause, shell.ErrorMarker)
+			fmt.Fprintf(out, "the command panicked: %v%s\n", cause, shellwire.ErrorMarker)
 		}
 	}()
 	err := s.engine.ExecuteLine(state, line, out)
 	if err != nil {
 		// The client takes the line with the marker as the error. The position that the engine adds is removed.
 		text := strings.TrimPrefix(strings.TrimSpace(err.Error()), "<stdin>:0: ")
-		fmt.Fprintf(out, "%s%s\n", strings.ReplaceAll(text, "\n", "; "), shell.ErrorMarker)
+		fmt.Fprintf(out, "%s%s\n", strings.ReplaceAll(text, "\n", "; "), shellwire.ErrorMarker)
 		return
 	}
-	fmt.Fprintln(out, shell.EndMarker)
+	fmt.Fprintln(out, shellwire.EndMarker)
 }
 
 // read sends lines to the channel until the client closes its sending side. Then it waits until the client closes the connection and calls gone, which ends a
 // running command. A client that only closes its sending side still gets its output.
 func read(ctx context.Context, conn net.Conn, lines chan<- string, gone func()) {
 	scanner := bufio.NewScanner(conn)
-	scanner.Buffer(nil, shell.MaxLine)
+	scanner.Buffer(nil, shellwire.MaxLine)
 	for scanner.Scan() {
 		select {
 		case lines <- scanner.Text():

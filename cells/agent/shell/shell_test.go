@@ -25,7 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
-	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/shellwire"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -38,7 +38,7 @@ func started(t *testing.T) (socket string, stop func() error) {
 	h := hive.New(celltest.Infrastructure(), Cell,
 		cell.Provide(
 			func() agentconfig.Agent { return agentconfig.Agent{StateDir: dir} },
-			func() shell.HivePrinter {
+			func() shellwire.HivePrinter {
 				return func(w io.Writer) error { _, err := io.WriteString(w, "cells\n"); return err }
 			},
 			func() upstream.ScriptCmdsOut {
@@ -74,7 +74,7 @@ func started(t *testing.T) (socket string, stop func() error) {
 			t.Error(err)
 		}
 	})
-	return filepath.Join(dir, shell.SocketName), stop
+	return filepath.Join(dir, shellwire.SocketName), stop
 }
 
 // run runs one command and returns its output.
@@ -83,7 +83,7 @@ func run(t *testing.T, socket, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	var out strings.Builder
-	err := shell.Run(ctx, socket, command, func(line string) { out.WriteString(line + "\n") })
+	err := shellwire.Run(ctx, socket, command, func(line string) { out.WriteString(line + "\n") })
 	return out.String(), err
 }
 
@@ -145,7 +145,7 @@ func TestShell_SurvivesPanicsAndLongLines(t *testing.T) {
 	if _, err := run(t, socket, "test/panic"); err == nil || !strings.Contains(err.Error(), "panicked: ouch") {
 		t.Errorf("panic: %v", err)
 	}
-	if _, err := run(t, socket, strings.Repeat("x", shell.MaxLine+1)); err == nil {
+	if _, err := run(t, socket, strings.Repeat("x", shellwire.MaxLine+1)); err == nil {
 		t.Error("a line without end was taken")
 	}
 	if _, err := run(t, socket, "db/show sources"); err != nil {
@@ -157,7 +157,7 @@ func TestShell_SurvivesPanicsAndLongLines(t *testing.T) {
 func TestShell_StopEndsWatching(t *testing.T) {
 	t.Parallel()
 	socket, stop := started(t)
-	c, err := shell.Dial(t.Context(), socket)
+	c, err := shellwire.Dial(t.Context(), socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestShell_ClientDisconnects_CommandEnds(t *testing.T) {
 	socket, _ := started(t)
 	for range maxSessions {
 		ctx, cancel := context.WithCancel(t.Context())
-		err := shell.Run(ctx, socket, "db/watch sources", func(string) { cancel() })
+		err := shellwire.Run(ctx, socket, "db/watch sources", func(string) { cancel() })
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("watching: %v", err)
 		}
@@ -249,7 +249,7 @@ func TestShell_HalfClosedClient_GetsReply(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := io.ReadAll(conn)
-	if err != nil || !strings.Contains(string(out), "synced") || !strings.HasSuffix(string(out), shell.EndMarker+"\n") {
+	if err != nil || !strings.Contains(string(out), "synced") || !strings.HasSuffix(string(out), shellwire.EndMarker+"\n") {
 		t.Errorf("%q, %v", out, err)
 	}
 }

@@ -1,6 +1,6 @@
-// Package shell implements the protocol of the agent's shell, and its client. A client sends one command per line; the agent responds with lines of output,
+// Package shellwire implements the protocol of the agent's shell, and its client. A client sends one command per line; the agent responds with lines of output,
 // followed by a marker. Hive's shell uses the same protocol.
-package shell
+package shellwire
 
 import (
 	"bufio"
