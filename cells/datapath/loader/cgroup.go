@@ -19,7 +19,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/cgroups"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
@@ -36,7 +36,7 @@ var cgroupHooks = map[string]ebpf.AttachType{
 }
 
 // cgroupRows returns the rows of the hooks of the control group.
-func cgroupRows(o socketlb.Options) (rows []attachments.Attachment) {
+func cgroupRows(o socketlboptions.Options) (rows []attachments.Attachment) {
 	if !o.Enabled {
 		return nil
 	}
@@ -48,7 +48,7 @@ func cgroupRows(o socketlb.Options) (rows []attachments.Attachment) {
 }
 
 // programNames returns the names of all programs that this run needs, in the order in which they are loaded.
-func programNames(o socketlb.Options) []string {
+func programNames(o socketlboptions.Options) []string {
 	if !o.Enabled {
 		return bpf.Programs()
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/capabilities"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -22,13 +22,13 @@ func TestCgroupHooks_CoverAllPrograms(t *testing.T) {
 	t.Parallel()
 	spec, err := bpf.Load(bpf.Sock)
 	require.NoError(t, err)
-	rows := cgroupRows(socketlb.Options{Enabled: true})
+	rows := cgroupRows(socketlboptions.Options{Enabled: true})
 	require.Len(t, rows, len(spec.Programs))
 	for _, a := range rows {
 		require.Equal(t, topmost, a.Device)
 		require.Equal(t, spec.Programs[a.Program].AttachType, cgroupHooks[a.Hook], a.Program)
 	}
-	require.Empty(t, cgroupRows(socketlb.Options{Cgroup: "/group"}))
+	require.Empty(t, cgroupRows(socketlboptions.Options{Cgroup: "/group"}))
 }
 
 // Links outlive the agent, a new program replaces the old one in one step, and a detached link is noticed and repaired. The agent needs only the capabilities

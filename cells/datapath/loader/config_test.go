@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -24,7 +24,7 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	setting := filepath.Join(procfs, "sys", "net", "ipv4", "ip_local_port_range")
 	require.NoError(t, os.MkdirAll(filepath.Dir(setting), 0o755))
 	require.NoError(t, os.WriteFile(setting, []byte("20000\t30000\n"), 0o644))
-	o := &objects{agent: agentconfig.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50, TunnelPort: 8472, Hybrid: true, Procfs: procfs}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true},
+	o := &objects{agent: agentconfig.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50, TunnelPort: 8472, Hybrid: true, Procfs: procfs}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlboptions.Options{HostOnly: true},
 		probe: func() bpf.EncapSupport { return bpf.EncapSupport{Modes: bpf.EncapSends} }}
 	maps := newMemoryMaps(t, map[string]uint32{bpf.MapCtEst4: 32768, bpf.MapCtNew4: 8192, bpf.MapNat4: 65536, bpf.MapNat6: 32768})
 	maps[bpf.PreviousName(bpf.MapCtEst4)] = maps[bpf.MapCtNew4] // a different map, as during a change of size

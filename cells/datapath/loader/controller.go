@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
@@ -50,7 +50,7 @@ type controller struct {
 	DB          *statedb.DB
 	Jobs        job.Group
 	Generation  *generation
-	SocketLB    socketlb.Options
+	SocketLB    socketlboptions.Options
 	Devices     statedb.Table[*devices.Device]
 	Endpoints   statedb.Table[*endpoints.Endpoint]
 	Facts       statedb.Table[*bpfendpoints.Facts]

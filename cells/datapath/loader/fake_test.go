@@ -21,7 +21,7 @@ import (
 	account "github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/tc"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -37,20 +37,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.RunVirtual(t, "testdata/*.txtar", cells(socketlb.Options{}))
+	celltest.RunVirtual(t, "testdata/*.txtar", cells(socketlboptions.Options{}))
 }
 
 // Scripts with services at the socket.
 func TestScripts_Sockets(t *testing.T) {
 	t.Parallel()
-	celltest.RunVirtual(t, "testdata/sockets/*.txtar", cells(socketlb.Options{Enabled: true, Cgroup: "/group"}))
+	celltest.RunVirtual(t, "testdata/sockets/*.txtar", cells(socketlboptions.Options{Enabled: true, Cgroup: "/group"}))
 }
 
-func cells(o socketlb.Options) func(testing.TB) []cell.Cell {
+func cells(o socketlboptions.Options) func(testing.TB) []cell.Cell {
 	return func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			account.Cell,
-			cell.Provide(func() socketlb.Options { return o }),
+			cell.Provide(func() socketlboptions.Options { return o }),
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(
 					newInputs, bpfmaps.NewTable, newIpcache, nodeslots.NewTable, statedb.RWTable[*nodeslots.Slot].ToTable, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,

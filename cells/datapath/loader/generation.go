@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
@@ -36,7 +36,7 @@ type generationParams struct {
 	Maps      statedb.Table[*bpfmaps.Map]
 	Hooks     statedb.Table[*attachments.Attachment]
 	Kernel    kernel
-	SocketLB  socketlb.Options
+	SocketLB  socketlboptions.Options
 }
 
 // generation holds the programs of this build: all of them, or none while loading fails. The table attachments records which of them are attached.

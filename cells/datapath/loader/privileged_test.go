@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -107,7 +107,7 @@ func newNode(t *testing.T) *node {
 // newKernel returns the kernel of a new run of the agent.
 func (n *node) newKernel() kernel {
 	n.t.Helper()
-	k, err := newKernel(n.maps, n.agent, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true}, bpf.NewEncapProbe())
+	k, err := newKernel(n.maps, n.agent, DefaultConfig, policy.Options{}, socketlboptions.Options{Enabled: true, BindProtection: true}, bpf.NewEncapProbe())
 	n.check(err)
 	return k
 }

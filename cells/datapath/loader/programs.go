@@ -16,11 +16,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 )
 
 // newKernel returns the real kernel.
-func newKernel(maps pinnedmaps.Maps, agent agentconfig.Agent, config Config, options policy.Options, sockets socketlb.Options, probe bpf.EncapProbe) (kernel, error) {
+func newKernel(maps pinnedmaps.Maps, agent agentconfig.Agent, config Config, options policy.Options, sockets socketlboptions.Options, probe bpf.EncapProbe) (kernel, error) {
 	objects := &objects{maps: maps, agent: agent, config: config, options: options, sockets: sockets, probe: probe}
 	traffic := &traffic{steps: steps{stepsDir(agent)}, guard: guard{agent: agent}}
 	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}},
@@ -33,7 +33,7 @@ type objects struct {
 	agent    agentconfig.Agent
 	config   Config
 	options  policy.Options
-	sockets  socketlb.Options
+	sockets  socketlboptions.Options
 	probe    bpf.EncapProbe
 	loaded   []io.Closer
 	previous []io.Closer // of previous calls of Load

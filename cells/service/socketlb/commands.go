@@ -7,10 +7,10 @@ import (
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/script"
 
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 )
 
-func newCommands(o socketlb.Options) upstream.ScriptCmdOut {
+func newCommands(o socketlboptions.Options) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("socket-lb/options", script.Command(
 		script.CmdUsage{Summary: "Print whether and for which sockets services are translated at the socket"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -22,7 +22,7 @@ func newCommands(o socketlb.Options) upstream.ScriptCmdOut {
 	))
 }
 
-func describe(o socketlb.Options) string {
+func describe(o socketlboptions.Options) string {
 	if !o.Enabled {
 		return "services at the socket: no\n"
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 )
 
 // Config configures the translation of services at the socket. The flags have the names of Cilium's flags.
@@ -29,8 +29,8 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("cgroup-root", c.Cgroup, "Directory of cgroup2 whose sockets are translated; default: the root of the machine")
 }
 
-func newOptions(c Config, agent agentconfig.Agent) (socketlb.Options, error) {
-	o := socketlb.Options{Enabled: agent.KubeProxyReplacement && c.Sock, HostOnly: c.HostOnly, BindProtection: c.BindProtection}
+func newOptions(c Config, agent agentconfig.Agent) (socketlboptions.Options, error) {
+	o := socketlboptions.Options{Enabled: agent.KubeProxyReplacement && c.Sock, HostOnly: c.HostOnly, BindProtection: c.BindProtection}
 	if c.Cgroup == "" {
 		return o, nil
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 )
 
 func TestOptions(t *testing.T) {
@@ -14,13 +14,13 @@ func TestOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		config Config
 		proxy  bool // kube-proxy serves services
-		want   socketlb.Options
+		want   socketlboptions.Options
 	}{
-		"default":          {DefaultConfig, false, socketlb.Options{Enabled: true, BindProtection: true}},
-		"a kube-proxy":     {DefaultConfig, true, socketlb.Options{BindProtection: true}},
-		"not on this node": {Config{}, false, socketlb.Options{}},
-		"the node's":       {Config{Sock: true, HostOnly: true}, false, socketlb.Options{Enabled: true, HostOnly: true}},
-		"a group":          {Config{Sock: true, Cgroup: "/run/x/"}, false, socketlb.Options{Enabled: true, Cgroup: "/run/x"}},
+		"default":          {DefaultConfig, false, socketlboptions.Options{Enabled: true, BindProtection: true}},
+		"a kube-proxy":     {DefaultConfig, true, socketlboptions.Options{BindProtection: true}},
+		"not on this node": {Config{}, false, socketlboptions.Options{}},
+		"the node's":       {Config{Sock: true, HostOnly: true}, false, socketlboptions.Options{Enabled: true, HostOnly: true}},
+		"a group":          {Config{Sock: true, Cgroup: "/run/x/"}, false, socketlboptions.Options{Enabled: true, Cgroup: "/run/x"}},
 	} {
 		got, err := newOptions(c.config, agentconfig.Agent{KubeProxyReplacement: !c.proxy})
 		require.NoError(t, err, name)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 )
 
 func TestScripts(t *testing.T) {
@@ -20,6 +20,6 @@ func TestScripts(t *testing.T) {
 
 func TestDescribe(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "services at the socket: no\n", describe(socketlb.Options{HostOnly: true}))
-	require.Contains(t, describe(socketlb.Options{Enabled: true, HostOnly: true, Cgroup: "/group"}), "control group: /group\nsockets of pods: no\n")
+	require.Equal(t, "services at the socket: no\n", describe(socketlboptions.Options{HostOnly: true}))
+	require.Contains(t, describe(socketlboptions.Options{Enabled: true, HostOnly: true, Cgroup: "/group"}), "control group: /group\nsockets of pods: no\n")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/podns"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
@@ -38,7 +38,7 @@ func TestScripts(t *testing.T) {
 				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 				frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
 				services.NewTable, statedb.RWTable[*services.Service].ToTable,
-				func() socketlb.Options { return socketlb.Options{Enabled: true} },
+				func() socketlboptions.Options { return socketlboptions.Options{Enabled: true} },
 				registerSync, // kube/synced
 				fake.commands,
 			),

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podns"
-	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
@@ -42,7 +42,7 @@ type params struct {
 	cell.In
 
 	Config    Config
-	Options   socketlb.Options
+	Options   socketlboptions.Options
 	Kernel    kernel
 	DB        *statedb.DB
 	Table     statedb.RWTable[Closed]

@@ -1,5 +1,5 @@
-// Package socketlb holds the options of the translation of services at the socket, which several cells use.
-package socketlb
+// Package socketlboptions holds the options of the translation of services at the socket, which several cells use.
+package socketlboptions
 
 // Options holds the checked values of the flags. It does not change while the agent runs.
 type Options struct {
