@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/waggle-net/waggle/test/kube"
-	"github.com/waggle-net/waggle/test/kube/load"
+	"github.com/waggle-net/waggle/test/kube/clusterload"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 type fanout struct {
 	cluster *kube.Cluster
 	node    *kube.Node
-	load    load.Cluster
+	load    clusterload.Cluster
 	time    time.Duration // duration of one measurement
 	changes int           // number of changes so far
 }
@@ -223,7 +223,7 @@ func (f *fanout) change(ctx context.Context, pod func(int) int) error {
 		f.changes++
 		patch := fmt.Sprintf(`{"status": {"named-ports": [{"name": "changed", "port": %d, "protocol": "TCP"}]}}`, 1+f.changes%65535)
 		namespace, name := f.load.CiliumEndpointOf(pod(n))
-		if _, err := client.Resource(load.CiliumEndpoints).Namespace(namespace).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		if _, err := client.Resource(clusterload.CiliumEndpoints).Namespace(namespace).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 			return err
 		}
 		select {

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waggle-net/waggle/test/kube"
-	"github.com/waggle-net/waggle/test/kube/load"
+	"github.com/waggle-net/waggle/test/kube/clusterload"
 )
 
 func main() {
-	s := sizes{cluster: load.Cluster{LocalNamespace: namespace}}
+	s := sizes{cluster: clusterload.Cluster{LocalNamespace: namespace}}
 	flag.IntVar(&s.pods, "pods", 200, "pods on the node")
 	flag.IntVar(&s.cluster.Nodes, "nodes", 5000, "other nodes")
 	flag.IntVar(&s.cluster.Pods, "remote-pods", 20000, "pods on other nodes")
@@ -44,7 +44,7 @@ const namespace = "default"
 
 type sizes struct {
 	pods, events, adds, writes int
-	cluster                    load.Cluster
+	cluster                    clusterload.Cluster
 	rest, changes              time.Duration
 }
 

@@ -1,6 +1,6 @@
-// Package load writes the objects of a large cluster directly into an API server: nodes without a kubelet, pods that have only a CiliumEndpoint, policies,
+// Package clusterload writes the objects of a large cluster directly into an API server: nodes without a kubelet, pods that have only a CiliumEndpoint, policies,
 // and Services with one endpoint each. An agent cannot distinguish them from real ones.
-package load
+package clusterload
 
 import (
 	"context"
