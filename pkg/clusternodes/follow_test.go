@@ -10,7 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -20,7 +20,7 @@ func TestFollower_AgreesWithAnIndexOfAllRows(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	db := statedb.New()
-	table, err := tables.NewTable(db)
+	table, err := nodes.NewTable(db)
 	require.NoError(t, err)
 	txn := db.WriteTxn(table)
 	f, err := Follow(txn, table)
@@ -38,7 +38,7 @@ func TestFollower_AgreesWithAnIndexOfAllRows(t *testing.T) {
 		if random.IntN(3) == 0 {
 			continue
 		}
-		f.UpTo(now, statedb.NewWatchSet(), func(before, after *tables.Node) { require.NotSame(t, before, after) })
+		f.UpTo(now, statedb.NewWatchSet(), func(before, after *nodes.Node) { require.NotSame(t, before, after) })
 		index := indexOf(statedb.Collect(table.All(now))...)
 		for i := range 4 {
 			addr, pod := netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)}), netip.AddrFrom4([4]byte{10, byte(i), 0, 1})
@@ -58,7 +58,7 @@ func TestUnresolved_ObjectsMissingInRow_NamesNode(t *testing.T) {
 	db := statedb.New()
 	objects, err1 := k8s.NewNodeTable(db)
 	ciliumNodes, err2 := cilium.NewNodeTable(db)
-	table, err3 := tables.NewTable(db)
+	table, err3 := nodes.NewTable(db)
 	for _, err := range []error{err1, err2, err3} {
 		require.NoError(t, err)
 	}
@@ -70,15 +70,15 @@ func TestUnresolved_ObjectsMissingInRow_NamesNode(t *testing.T) {
 	change(t, txn, ciliumNodes, &cilium.Node{Name: "b", UID: "cn-b"}, false)
 	txn.Commit()
 	for _, step := range []struct {
-		row  tables.Node
+		row  nodes.Node
 		want string // after the step
 	}{
-		{tables.Node{Name: "self", Source: tables.Local}, "a"},
-		{tables.Node{Name: "a", UID: "cn-a", Source: tables.CiliumNode}, "a"}, // its Node did not exist yet
-		{tables.Node{Name: "a", UID: "uid-a", Source: tables.Kubernetes}, "self"},
-		{tables.Node{Name: "self", UID: "uid-self", Source: tables.Local}, "a"}, // its CiliumNode did not exist yet
-		{tables.Node{Name: "a", UID: "uid-a", Source: tables.CiliumNode}, "b"},
-		{tables.Node{Name: "b", UID: "cn-b", Source: tables.CiliumNode}, ""},
+		{nodes.Node{Name: "self", Source: nodes.Local}, "a"},
+		{nodes.Node{Name: "a", UID: "cn-a", Source: nodes.CiliumNode}, "a"}, // its Node did not exist yet
+		{nodes.Node{Name: "a", UID: "uid-a", Source: nodes.Kubernetes}, "self"},
+		{nodes.Node{Name: "self", UID: "uid-self", Source: nodes.Local}, "a"}, // its CiliumNode did not exist yet
+		{nodes.Node{Name: "a", UID: "uid-a", Source: nodes.CiliumNode}, "b"},
+		{nodes.Node{Name: "b", UID: "cn-b", Source: nodes.CiliumNode}, ""},
 	} {
 		txn := db.WriteTxn(table)
 		change(t, txn, table, &step.row, false)
@@ -91,25 +91,25 @@ func TestRows_ReportPreviousRow(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	db := statedb.New()
-	table, err := tables.NewTable(db)
+	table, err := nodes.NewTable(db)
 	require.NoError(t, err)
 	txn := db.WriteTxn(table)
 	r, err := FollowRows(txn, table)
 	txn.Commit()
 	require.NoError(t, err)
 	defer r.Close()
-	known, changed := map[string]*tables.Node{}, 0
+	known, changed := map[string]*nodes.Node{}, 0
 	for i := range 4000 {
 		txn := db.WriteTxn(table)
-		change(t, txn, table, &tables.Node{Name: string(rune('a' + random.IntN(4))), UID: fmt.Sprint(i)}, random.IntN(2) == 0)
+		change(t, txn, table, &nodes.Node{Name: string(rune('a' + random.IntN(4))), UID: fmt.Sprint(i)}, random.IntN(2) == 0)
 		now := txn.Commit()
 		if random.IntN(3) == 0 {
 			continue
 		}
-		r.UpTo(now, statedb.NewWatchSet(), func(before, after *tables.Node) {
+		r.UpTo(now, statedb.NewWatchSet(), func(before, after *nodes.Node) {
 			changed++
 			name := ""
-			for _, row := range []*tables.Node{before, after} {
+			for _, row := range []*nodes.Node{before, after} {
 				if row != nil {
 					name = row.Name
 				}
@@ -119,7 +119,7 @@ func TestRows_ReportPreviousRow(t *testing.T) {
 				delete(known, name)
 			}
 		})
-		want := map[string]*tables.Node{}
+		want := map[string]*nodes.Node{}
 		for row := range table.All(now) {
 			want[row.Name] = row
 		}

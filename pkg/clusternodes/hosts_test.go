@@ -7,14 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // row returns a row of the table nodes.
-func row(name, addr string, cidrs ...string) *tables.Node {
-	n := &tables.Node{Name: name}
+func row(name, addr string, cidrs ...string) *nodes.Node {
+	n := &nodes.Node{Name: name}
 	if addr != "" {
-		n.Addresses = []tables.Address{{Type: tables.InternalIP, Addr: netip.MustParseAddr(addr)}}
+		n.Addresses = []nodes.Address{{Type: nodes.InternalIP, Addr: netip.MustParseAddr(addr)}}
 	}
 	for _, text := range cidrs {
 		n.CIDRs = append(n.CIDRs, netip.MustParsePrefix(text))
@@ -22,7 +22,7 @@ func row(name, addr string, cidrs ...string) *tables.Node {
 	return n
 }
 
-func indexOf(rows ...*tables.Node) *Index {
+func indexOf(rows ...*nodes.Node) *Index {
 	x := &Index{}
 	for _, r := range rows {
 		x.Replace(nil, r)

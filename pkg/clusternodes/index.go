@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // Index finds nodes by the addresses and pod ranges in their rows of the table nodes, which has resolved conflicting claims. Only [Index.Replace] changes it.
@@ -15,7 +15,7 @@ type Index struct {
 }
 
 // Replace removes the row before and adds the row after; either may be nil. No goroutine may query the index meanwhile.
-func (x *Index) Replace(before, after *tables.Node) {
+func (x *Index) Replace(before, after *nodes.Node) {
 	if before != nil {
 		for _, a := range before.Addresses {
 			x.nodes.Remove(Whole(a.Addr), before.Name)

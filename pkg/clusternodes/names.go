@@ -7,7 +7,7 @@ import (
 
 	"github.com/gaissmai/bart"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // Names finds the nodes that claim a prefix or an address, which is a prefix of full length. Several nodes may claim the same one. The zero value is empty.
@@ -56,7 +56,7 @@ func (n *Names) Within(p netip.Prefix) iter.Seq2[netip.Prefix, []string] { retur
 func Whole(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
 
 // AddressesOf returns the addresses of a node, of any type; none for nil.
-func AddressesOf(n *tables.Node) (list []netip.Addr) {
+func AddressesOf(n *nodes.Node) (list []netip.Addr) {
 	if n == nil {
 		return nil
 	}
@@ -67,7 +67,7 @@ func AddressesOf(n *tables.Node) (list []netip.Addr) {
 }
 
 // RangesOf returns the pod ranges of a node; none for nil.
-func RangesOf(n *tables.Node) []netip.Prefix {
+func RangesOf(n *nodes.Node) []netip.Prefix {
 	if n == nil {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/config"
 )
 
@@ -85,7 +85,7 @@ func newSettings(set []string, apiServer string) (Settings, error) {
 
 // checkTogether runs the agent's own check of the settings that all its parts share.
 func checkTogether(flags *pflag.FlagSet) error {
-	f := agent.DefaultFlags
+	f := agentconfig.DefaultFlags
 	f.NodeName = "any"
 	for name, into := range map[string]any{
 		"enable-ipv4": &f.EnableIPv4, "enable-ipv6": &f.EnableIPv6, "state-dir": &f.StateDir, "bpf-root": &f.BPFRoot, "procfs": &f.Procfs,
@@ -110,7 +110,7 @@ func checkTogether(flags *pflag.FlagSet) error {
 			return fmt.Errorf("--set %s: %w", name, err)
 		}
 	}
-	if _, err := agent.New(f); err != nil {
+	if _, err := agentconfig.New(f); err != nil {
 		return fmt.Errorf("--set: %w", err)
 	}
 	return nil

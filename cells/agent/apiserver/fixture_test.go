@@ -35,7 +35,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
-	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
@@ -171,7 +171,7 @@ func newFixture(t *testing.T) *fixture {
 	f.api.NodeHealth = filled(t, db, nodehealth.NewTable,
 		&nodehealth.Path{Node: "node-2", Kind: nodehealth.Host4, ICMP: nodehealth.Check{State: nodehealth.Unreachable}})
 	f.api.NodeAddresses = table(t, db, nodeaddresses.NewTable)
-	f.api.Maps = filled(t, db, tables.NewTable, &tables.Map{Name: "bpf_links", MaxEntries: 4096, Pin: "/bpf/bpf_links_v1"})
+	f.api.Maps = filled(t, db, bpfmaps.NewTable, &bpfmaps.Map{Name: "bpf_links", MaxEntries: 4096, Pin: "/bpf/bpf_links_v1"})
 	f.api.States = filled(t, db, endpointstates.NewTable, &endpointstates.EndpointState{
 		ID: 7, State: endpointstates.Ready, Identity: identity.Init, Revision: 3,
 		Log: []endpointstates.LogEntry{

@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
-	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -59,7 +59,7 @@ type api struct {
 	NodeAddresses      statedb.Table[nodeaddresses.Address]
 	Links              statedb.Table[*devices.Device]
 	Exclusions         statedb.Table[*masquerade.Exclusion]
-	Maps               statedb.Table[*tables.Map]
+	Maps               statedb.Table[*bpfmaps.Map]
 	CNIConfig          statedb.Table[cniconfig.Config]
 	APIServers         statedb.Table[apiservers.Server]
 	Services           statedb.Table[*services.Service]

@@ -7,7 +7,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
-	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
 // GetMap lists the maps without their entries.
@@ -38,9 +38,9 @@ func (a *api) GetMapName(w http.ResponseWriter, _ *http.Request, name string) {
 }
 
 // mapNamed finds a map by its name, or by the name of its pin, which cilium-dbg map list shows; nil without a match.
-func (a *api) mapNamed(name string) *tables.Map {
+func (a *api) mapNamed(name string) *bpfmaps.Map {
 	txn := a.DB.ReadTxn()
-	if row, _, found := a.Maps.Get(txn, tables.ByName(name)); found {
+	if row, _, found := a.Maps.Get(txn, bpfmaps.ByName(name)); found {
 		return row
 	}
 	for row := range a.Maps.All(txn) {

@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
-	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
@@ -96,7 +96,7 @@ func inputs() cell.Cell {
 		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 		nodehealth.NewTable, statedb.RWTable[*nodehealth.Path].ToTable,
 		nodeids.NewTable, statedb.RWTable[*nodeids.NodeID].ToTable,
-		tables.NewTable, statedb.RWTable[*tables.Map].ToTable,
+		bpfmaps.NewTable, statedb.RWTable[*bpfmaps.Map].ToTable,
 		cniconfig.NewTable, statedb.RWTable[cniconfig.Config].ToTable,
 		identities.NewTable, statedb.RWTable[*identities.Identity].ToTable,
 		identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,

@@ -11,13 +11,13 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/config"
-	tables "github.com/waggle-net/waggle/pkg/tables/configs"
+	"github.com/waggle-net/waggle/pkg/tables/configs"
 )
 
 // Cell fills the table configs.
 var Cell = cell.Module("configs", "Options and where their values came from",
-	cell.ProvidePrivate(tables.NewTable), // only this cell writes it
-	cell.Provide(statedb.RWTable[tables.Config].ToTable),
+	cell.ProvidePrivate(configs.NewTable), // only this cell writes it
+	cell.Provide(statedb.RWTable[configs.Config].ToTable),
 	cell.Invoke(register),
 )
 
@@ -26,7 +26,7 @@ type params struct {
 
 	Lifecycle cell.Lifecycle
 	DB        *statedb.DB
-	Table     statedb.RWTable[tables.Config]
+	Table     statedb.RWTable[configs.Config]
 	Config    config.Effective `optional:"true"`
 }
 
@@ -35,13 +35,13 @@ func register(p params) {
 		txn := p.DB.WriteTxn(p.Table)
 		defer txn.Abort()
 		for _, o := range p.Config.Options {
-			row := tables.Config{Key: o.Key, Value: o.Value, Default: o.Default, Source: o.Source.String(), Origin: o.Origin}
+			row := configs.Config{Key: o.Key, Value: o.Value, Default: o.Default, Source: o.Source.String(), Origin: o.Origin}
 			if _, _, err := p.Table.Insert(txn, row); err != nil {
 				return fmt.Errorf("insert option %s: %w", o.Key, err)
 			}
 		}
 		for _, o := range p.Config.Ignored {
-			row := tables.Config{Key: o.Key, Source: o.Source.String(), Origin: o.Origin, Ignored: true, Unprotected: o.Unprotected}
+			row := configs.Config{Key: o.Key, Source: o.Source.String(), Origin: o.Origin, Ignored: true, Unprotected: o.Unprotected}
 			if _, _, err := p.Table.Insert(txn, row); err != nil {
 				return fmt.Errorf("insert ignored option %s: %w", o.Key, err)
 			}

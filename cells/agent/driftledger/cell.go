@@ -9,16 +9,16 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
 // Cell records repairs of changed kernel objects.
 var Cell = cell.Module("drift", "Repairs of kernel objects",
 	cell.Config(DefaultConfig),
-	cell.ProvidePrivate(tables.NewTable), // only the ledger writes
+	cell.ProvidePrivate(driftrepairs.NewTable), // only the ledger writes
 	cell.Provide(
-		statedb.RWTable[tables.Repair].ToTable, // every cell may read
-		newWatch,                               // the recorder and the verify interval of other cells
+		statedb.RWTable[driftrepairs.Repair].ToTable, // every cell may read
+		newWatch, // the recorder and the verify interval of other cells
 	),
 	cell.Invoke(registerConflicts),
 )
@@ -37,7 +37,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"Interval of the verification of maps, programs, sysctls and rules; the kernel announces most other changes immediately")
 }
 
-func newWatch(c Config, db *statedb.DB, table statedb.RWTable[tables.Repair]) (drift.Watch, error) {
+func newWatch(c Config, db *statedb.DB, table statedb.RWTable[driftrepairs.Repair]) (drift.Watch, error) {
 	if c.VerifyInterval < time.Second {
 		return drift.Watch{}, fmt.Errorf("--verify-interval=%s: want at least 1s", c.VerifyInterval)
 	}

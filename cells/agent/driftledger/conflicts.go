@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/loop"
-	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -26,7 +26,7 @@ const (
 )
 
 // registerConflicts logs repairs and reports objects that are repaired repeatedly.
-func registerConflicts(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables.Repair], log *slog.Logger) {
+func registerConflicts(jobs job.Group, db *statedb.DB, table statedb.RWTable[driftrepairs.Repair], log *slog.Logger) {
 	watchdog.Add(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
 		logged := uint64(0)
 		options := loop.Options{Tables: []statedb.TableMeta{table}, Pause: settle}
@@ -47,7 +47,7 @@ func registerConflicts(jobs job.Group, db *statedb.DB, table statedb.RWTable[tab
 }
 
 // sum adds the counts, and returns the newest repair and the objects in conflict with another writer.
-func sum(rows func(func(tables.Repair, statedb.Revision) bool), now time.Time) (total uint64, newest tables.Repair, conflicts []error) {
+func sum(rows func(func(driftrepairs.Repair, statedb.Revision) bool), now time.Time) (total uint64, newest driftrepairs.Repair, conflicts []error) {
 	for row := range rows {
 		total += row.Count
 		if row.Last.After(newest.Last) {

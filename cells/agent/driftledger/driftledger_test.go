@@ -14,7 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/drift"
-	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,7 +33,7 @@ func recordCommand(w drift.Watch) upstream.ScriptCmdOut {
 				times, _ = strconv.Atoi(args[3])
 			}
 			for range times {
-				w.Repairs.Record(tables.Finding{Kind: tables.Kind(args[0]), What: args[1], Found: args[2]})
+				w.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.Kind(args[0]), What: args[1], Found: args[2]})
 			}
 			return nil, nil
 		}))
@@ -43,7 +43,7 @@ func recordCommand(w drift.Watch) upstream.ScriptCmdOut {
 func TestRecord_ManyObjects_BoundedRowsExactCounts(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
-	table, err := tables.NewTable(db)
+	table, err := driftrepairs.NewTable(db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestRecord_ManyObjects_BoundedRowsExactCounts(t *testing.T) {
 	l := &ledger{db: db, table: table, now: func() time.Time { clock = clock.Add(time.Second); return clock }}
 	const objects = 3 * maxRows
 	for i := range objects {
-		l.Record(tables.Finding{Kind: tables.Clsact, What: fmt.Sprintf("lxc%d", i), Found: "missing"})
+		l.Record(driftrepairs.Finding{Kind: driftrepairs.Clsact, What: fmt.Sprintf("lxc%d", i), Found: "missing"})
 	}
 	total, named := uint64(0), false
 	for row := range table.All(db.ReadTxn()) {
@@ -67,7 +67,7 @@ func TestRecord_ManyObjects_BoundedRowsExactCounts(t *testing.T) {
 func TestSum_FrequentRepairs_AreConflicts(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
-	table, err := tables.NewTable(db)
+	table, err := driftrepairs.NewTable(db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,14 +79,14 @@ func TestSum_FrequentRepairs_AreConflicts(t *testing.T) {
 	}
 	for range 2 * conflictThreshold {
 		clock = clock.Add(2 * inARow)
-		l.Record(tables.Finding{Kind: tables.Route, What: "seldom", Found: "missing"})
+		l.Record(driftrepairs.Finding{Kind: driftrepairs.Route, What: "seldom", Found: "missing"})
 	}
 	if n := conflicts(); n != 0 {
 		t.Errorf("repairs every %v are %d fights", 2*inARow, n)
 	}
 	for range conflictThreshold {
 		clock = clock.Add(time.Second)
-		l.Record(tables.Finding{Kind: tables.Route, What: "often", Found: "missing"})
+		l.Record(driftrepairs.Finding{Kind: driftrepairs.Route, What: "often", Found: "missing"})
 	}
 	if n := conflicts(); n != 1 {
 		t.Errorf("repairs every second are %d fights", n)

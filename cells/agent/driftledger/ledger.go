@@ -5,7 +5,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
 const (
@@ -15,15 +15,15 @@ const (
 	inARow = time.Minute
 )
 
-// ledger implements tables.Writer. The write transaction of the table orders its callers.
+// ledger implements driftrepairs.Writer. The write transaction of the table orders its callers.
 type ledger struct {
 	db    *statedb.DB
-	table statedb.RWTable[tables.Repair]
+	table statedb.RWTable[driftrepairs.Repair]
 	now   func() time.Time
 }
 
-// Record implements tables.Writer.
-func (l *ledger) Record(findings ...tables.Finding) {
+// Record implements driftrepairs.Writer.
+func (l *ledger) Record(findings ...driftrepairs.Finding) {
 	if len(findings) == 0 {
 		return
 	}
@@ -31,8 +31,8 @@ func (l *ledger) Record(findings ...tables.Finding) {
 	txn := l.db.WriteTxn(l.table)
 	defer txn.Commit()
 	for _, f := range findings {
-		row := tables.Repair{Kind: f.Kind, What: f.What}
-		old, _, found := l.table.Get(txn, tables.ByKey(row.Key()))
+		row := driftrepairs.Repair{Kind: f.Kind, What: f.What}
+		old, _, found := l.table.Get(txn, driftrepairs.ByKey(row.Key()))
 		if found {
 			row = old
 		}
@@ -50,15 +50,15 @@ func (l *ledger) Record(findings ...tables.Finding) {
 // forgetOldest frees a row: it adds the least recently repaired object to the row of the others of its kind, so that no
 // count is lost.
 func (l *ledger) forgetOldest(txn statedb.WriteTxn) {
-	var oldest tables.Repair
+	var oldest driftrepairs.Repair
 	for row := range l.table.All(txn) {
-		if row.What != tables.Others && (oldest.Last.IsZero() || row.Last.Before(oldest.Last)) {
+		if row.What != driftrepairs.Others && (oldest.Last.IsZero() || row.Last.Before(oldest.Last)) {
 			oldest = row
 		}
 	}
 	_, _, _ = l.table.Delete(txn, oldest)
-	others := tables.Repair{Kind: oldest.Kind, What: tables.Others}
-	if old, _, found := l.table.Get(txn, tables.ByKey(others.Key())); found {
+	others := driftrepairs.Repair{Kind: oldest.Kind, What: driftrepairs.Others}
+	if old, _, found := l.table.Get(txn, driftrepairs.ByKey(others.Key())); found {
 		others = old
 	}
 	others.Count, others.Last, others.Found = others.Count+oldest.Count, oldest.Last, oldest.Found

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/bootlog"
-	tables "github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -21,7 +21,7 @@ type bootstrapParams struct {
 	cell.In
 
 	DB       *statedb.DB
-	Table    statedb.RWTable[tables.Hook]
+	Table    statedb.RWTable[health.Hook]
 	Jobs     job.Group
 	Recorder *bootlog.Recorder `optional:"true"` // created with the root logger, before the hive; nil in tests of other cells
 }
@@ -56,11 +56,11 @@ func registerBootstrap(p bootstrapParams) {
 	}, time.Second, time.Second)
 }
 
-func insertHooks(db *statedb.DB, table statedb.RWTable[tables.Hook], hooks []bootlog.Hook, order int) error {
+func insertHooks(db *statedb.DB, table statedb.RWTable[health.Hook], hooks []bootlog.Hook, order int) error {
 	txn := db.WriteTxn(table)
 	defer txn.Abort()
 	for i, h := range hooks {
-		row := tables.Hook{Order: order + i, Hook: h.Name, Detail: h.Detail, Module: h.Module, Start: h.Start, Duration: h.Duration}
+		row := health.Hook{Order: order + i, Hook: h.Name, Detail: h.Detail, Module: h.Module, Start: h.Start, Duration: h.Duration}
 		if _, _, err := table.Insert(txn, row); err != nil {
 			return fmt.Errorf("insert hook %s: %w", h.Name, err)
 		}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/bootlog"
 	"github.com/waggle-net/waggle/pkg/hive"
-	tables "github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/health"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,7 +31,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	db := statedb.New()
-	table, err := tables.NewTable(db)
+	table, err := health.NewTable(db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,9 +43,9 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-func (f *fixture) row(t *testing.T, id string) tables.Status {
+func (f *fixture) row(t *testing.T, id string) health.Status {
 	t.Helper()
-	row, _, found := f.table.Get(f.db.ReadTxn(), tables.ByID(id))
+	row, _, found := f.table.Get(f.db.ReadTxn(), health.ByID(id))
 	if !found {
 		t.Fatalf("no row %q", id)
 	}
@@ -76,7 +76,7 @@ func TestReport_WritesOnlyChanges(t *testing.T) {
 	}
 	h.Degraded("sync", errors.New("busy"))
 	got := f.row(t, "agent.routes/job-sync")
-	if got.Error != "busy" || got.Level != tables.Degraded || got.Count != 2 {
+	if got.Error != "busy" || got.Level != health.Degraded || got.Count != 2 {
 		t.Errorf("row: %+v", got)
 	}
 	lastOK := got.LastOK
@@ -101,7 +101,7 @@ func TestClose_KeepsDegradedRows(t *testing.T) {
 	if n := f.table.NumObjects(f.db.ReadTxn()); n != 2 {
 		t.Errorf("%d rows are left, want the module's and the broken job's", n)
 	}
-	if got := f.row(t, "loader/job-2"); !got.Closed || got.Level != tables.Degraded {
+	if got := f.row(t, "loader/job-2"); !got.Closed || got.Level != health.Degraded {
 		t.Errorf("row: %+v", got)
 	}
 	broken.Degraded("attach lxc1", errors.New("no such device"))
@@ -109,7 +109,7 @@ func TestClose_KeepsDegradedRows(t *testing.T) {
 		t.Error("a scope that reports again is still marked closed")
 	}
 	module.NewScope("job-2").OK("a new job of the same name works")
-	if got := f.row(t, "loader/job-2"); got.Closed || got.Level != tables.OK {
+	if got := f.row(t, "loader/job-2"); got.Closed || got.Level != health.OK {
 		t.Errorf("row: %+v", got)
 	}
 }
@@ -120,9 +120,9 @@ func TestCell_FillsBootstrap(t *testing.T) {
 	recorder := bootlog.NewRecorder()
 	log := slog.New(bootlog.NewHandler(hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)).Handler(), recorder))
 	var (
-		db     *statedb.DB
-		hooks  statedb.Table[tables.Hook]
-		health statedb.Table[tables.Status]
+		db       *statedb.DB
+		hooks    statedb.Table[health.Hook]
+		statuses statedb.Table[health.Status]
 	)
 	h := hive.New(statedb.Cell, job.Cell, Cell,
 		cell.Provide(func() *bootlog.Recorder { return recorder }),
@@ -135,8 +135,8 @@ func TestCell_FillsBootstrap(t *testing.T) {
 				}})
 				jobs.Add(job.OneShot("dream", func(context.Context, cell.Health) error { return errors.New("nightmare") }))
 			})),
-		cell.Invoke(func(d *statedb.DB, b statedb.Table[tables.Hook], s statedb.Table[tables.Status]) {
-			db, hooks, health = d, b, s
+		cell.Invoke(func(d *statedb.DB, b statedb.Table[health.Hook], s statedb.Table[health.Status]) {
+			db, hooks, statuses = d, b, s
 		}),
 	)
 	start(t, h, log)
@@ -152,28 +152,28 @@ func TestCell_FillsBootstrap(t *testing.T) {
 		wait(t, watch)
 	}
 	for {
-		row, _, watch, found := health.GetWatch(db.ReadTxn(), tables.ByID("sleeper/job-dream"))
+		row, _, watch, found := statuses.GetWatch(db.ReadTxn(), health.ByID("sleeper/job-dream"))
 		if found && row.Closed {
-			if row.Level != tables.Degraded || row.Error != "nightmare" {
+			if row.Level != health.Degraded || row.Error != "nightmare" {
 				t.Errorf("row of the failed job: %+v", row)
 			}
 			break
 		}
 		wait(t, watch)
 	}
-	if row, _, found := health.Get(db.ReadTxn(), tables.ByID("sleeper/")); !found || row.Message != "awake" {
+	if row, _, found := statuses.Get(db.ReadTxn(), health.ByID("sleeper/")); !found || row.Message != "awake" {
 		t.Errorf("row of the module: %+v", row)
 	}
 }
 
 // firstOf returns the first start hook of a module.
-func firstOf(module string, rows iter.Seq2[tables.Hook, statedb.Revision]) (tables.Hook, bool) {
+func firstOf(module string, rows iter.Seq2[health.Hook, statedb.Revision]) (health.Hook, bool) {
 	for row := range rows {
 		if row.Module == module {
 			return row, true
 		}
 	}
-	return tables.Hook{}, false
+	return health.Hook{}, false
 }
 
 func start(t *testing.T, h *upstream.Hive, log *slog.Logger) {

@@ -8,17 +8,17 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/hive"
-	tables "github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/health"
 )
 
 // source creates the reporters of modules.
 type source struct {
 	db    *statedb.DB
-	table statedb.RWTable[tables.Status]
+	table statedb.RWTable[health.Status]
 	now   func() time.Time
 }
 
-func newSource(db *statedb.DB, table statedb.RWTable[tables.Status]) hive.HealthSource {
+func newSource(db *statedb.DB, table statedb.RWTable[health.Status]) hive.HealthSource {
 	return &source{db: db, table: table, now: time.Now}
 }
 
@@ -45,25 +45,25 @@ func (r *reporter) NewScope(name string) cell.Health {
 }
 
 // OK implements cell.Health.
-func (r *reporter) OK(message string) { r.report(tables.OK, message, nil) }
+func (r *reporter) OK(message string) { r.report(health.OK, message, nil) }
 
 // Degraded implements cell.Health.
-func (r *reporter) Degraded(message string, err error) { r.report(tables.Degraded, message, err) }
+func (r *reporter) Degraded(message string, err error) { r.report(health.Degraded, message, err) }
 
 // Stopped implements cell.Health.
-func (r *reporter) Stopped(message string) { r.report(tables.Stopped, message, nil) }
+func (r *reporter) Stopped(message string) { r.report(health.Stopped, message, nil) }
 
-func (r *reporter) report(level tables.Level, message string, err error) {
-	next := tables.Status{Module: r.module, Component: r.component, Level: level, Message: message}
+func (r *reporter) report(level health.Level, message string, err error) {
+	next := health.Status{Module: r.module, Component: r.component, Level: level, Message: message}
 	if err != nil {
 		next.Error = err.Error()
 	}
-	if old, _, found := r.table.Get(r.db.ReadTxn(), tables.ByID(next.ID())); found && same(old, next) {
+	if old, _, found := r.table.Get(r.db.ReadTxn(), health.ByID(next.ID())); found && same(old, next) {
 		return
 	}
 	txn := r.db.WriteTxn(r.table)
 	defer txn.Abort()
-	old, _, found := r.table.Get(txn, tables.ByID(next.ID()))
+	old, _, found := r.table.Get(txn, health.ByID(next.ID()))
 	if found && same(old, next) {
 		return
 	}
@@ -78,14 +78,14 @@ func (r *reporter) Close() {
 	txn := r.db.WriteTxn(r.table)
 	defer txn.Abort()
 	changed := false
-	prefix := tables.Status{Module: r.module, Component: r.component}.ID()
-	for row := range r.table.Prefix(txn, tables.ByID(prefix)) {
+	prefix := health.Status{Module: r.module, Component: r.component}.ID()
+	for row := range r.table.Prefix(txn, health.ByID(prefix)) {
 		if !within(row, r.component) {
 			continue
 		}
 		var err error
 		switch {
-		case row.Level != tables.Degraded:
+		case row.Level != health.Degraded:
 			_, _, err = r.table.Delete(txn, row)
 		case !row.Closed:
 			row.Closed = true
@@ -104,13 +104,13 @@ func (r *reporter) Close() {
 }
 
 // within reports whether row belongs to component or to a scope below it.
-func within(row tables.Status, component string) bool {
+func within(row health.Status, component string) bool {
 	return component == "" || row.Component == component || strings.HasPrefix(row.Component, component+".")
 }
 
 // same reports whether next repeats the row. It ignores text after " (" in a message: hive's jobs put run times and counters there, and without this
 // rule a timer job would write a row, and wake every watcher, at each tick.
-func same(old, next tables.Status) bool {
+func same(old, next health.Status) bool {
 	return !old.Closed && old.Level == next.Level && old.Error == next.Error && gist(old.Message) == gist(next.Message)
 }
 
@@ -120,12 +120,12 @@ func gist(message string) string {
 }
 
 // follow completes next with the time and counter fields that depend on the previous row.
-func follow(old, next tables.Status, now time.Time) tables.Status {
+func follow(old, next health.Status, now time.Time) health.Status {
 	next.UpdatedAt, next.LastOK, next.Count = now, old.LastOK, old.Count
 	if old.Level != next.Level {
 		next.Count++
 	}
-	if next.Level == tables.OK || old.Level == tables.OK {
+	if next.Level == health.OK || old.Level == health.OK {
 		next.LastOK = now
 	}
 	return next

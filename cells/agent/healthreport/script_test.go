@@ -11,7 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
-	tables "github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/health"
 )
 
 // TestScripts runs the reporters as modules use them. The hive of script tests provides its own health, so the source is reachable only through
@@ -19,13 +19,13 @@ import (
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{cell.Module("health", "Health under test", cell.ProvidePrivate(tables.NewTable), cell.Provide(reports))}
+		return []cell.Cell{cell.Module("health", "Health under test", cell.ProvidePrivate(health.NewTable), cell.Provide(reports))}
 	})
 }
 
 // reports returns the commands "say/ok scope message", "say/degraded scope message error", "say/stopped scope message" and "say/close scope"; a scope
 // is "job" of the module bees.comb, or "-" for the module itself.
-func reports(db *statedb.DB, table statedb.RWTable[tables.Status]) upstream.ScriptCmdsOut {
+func reports(db *statedb.DB, table statedb.RWTable[health.Status]) upstream.ScriptCmdsOut {
 	var source hive.HealthSource = newSource(db, table)
 	reportCmd := func(do func(h cell.Health, args []string)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: "Report"}, func(_ *script.State, args ...string) (script.WaitFunc, error) {

@@ -27,7 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/hive"
-	mapsTable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
@@ -45,14 +45,14 @@ func (m noMaps) Entries(string) ([]pinnedmaps.Entry, error) { return nil, m.err 
 
 // fill inserts a row into each table that the collector reads.
 func fill(db *statedb.DB, h statedb.RWTable[health.Status], e statedb.RWTable[*endpointstates.EndpointState],
-	a statedb.RWTable[ipamaddresses.Address], m statedb.RWTable[*mapsTable.Map]) error {
+	a statedb.RWTable[ipamaddresses.Address], m statedb.RWTable[*bpfmaps.Map]) error {
 	txn := db.WriteTxn(h, e, a, m)
 	defer txn.Abort()
 	_, _, err1 := h.Insert(txn, health.Status{Module: "loader", Level: health.Degraded})
 	_, _, err2 := e.Insert(txn, &endpointstates.EndpointState{ID: 7, State: endpointstates.Ready})
 	_, _, err3 := a.Insert(txn, ipamaddresses.Address{Addr: netip.MustParseAddr("10.0.0.7"), State: ipamaddresses.Claimed})
 	_, _, err4 := a.Insert(txn, ipamaddresses.Address{Addr: netip.MustParseAddr("fd00::7"), State: ipamaddresses.Quarantined})
-	_, _, err5 := m.Insert(txn, &mapsTable.Map{Name: "ipcache", MaxEntries: 512, Memory: 4096})
+	_, _, err5 := m.Insert(txn, &bpfmaps.Map{Name: "ipcache", MaxEntries: 512, Memory: 4096})
 	txn.Commit()
 	return errors.Join(err1, err2, err3, err4, err5)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
-	mapsTable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
@@ -66,7 +66,7 @@ func inputs(maps pinnedmaps.Maps) cell.Cell {
 		frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
 		backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 		servicemapusage.NewTable, statedb.RWTable[servicemapusage.Usage].ToTable,
-		mapsTable.NewTable, statedb.RWTable[*mapsTable.Map].ToTable,
+		bpfmaps.NewTable, statedb.RWTable[*bpfmaps.Map].ToTable,
 		func() pinnedmaps.Maps { return maps },
 	)
 }

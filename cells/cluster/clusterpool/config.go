@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/cidrpool"
 )
 
@@ -24,7 +24,7 @@ type Config struct {
 
 // DefaultConfig shares the defaults of the flags that the node role also has.
 var DefaultConfig = Config{
-	EnableIPv4: agent.DefaultFlags.EnableIPv4, EnableIPv6: agent.DefaultFlags.EnableIPv6, IPAM: agent.DefaultFlags.IPAM,
+	EnableIPv4: agentconfig.DefaultFlags.EnableIPv4, EnableIPv6: agentconfig.DefaultFlags.EnableIPv6, IPAM: agentconfig.DefaultFlags.IPAM,
 	IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24, IPv6CIDR: []string{"fd00::/104"}, IPv6Size: 120,
 }
 
@@ -52,11 +52,11 @@ type settings struct{ families []family }
 func newSettings(c Config) (settings, error) {
 	var s settings
 	switch {
-	case c.IPAM != agent.IPAMKubernetes && c.IPAM != agent.IPAMClusterPool:
-		return s, fmt.Errorf("--ipam=%q: use %s or %s", c.IPAM, agent.IPAMKubernetes, agent.IPAMClusterPool)
+	case c.IPAM != agentconfig.IPAMKubernetes && c.IPAM != agentconfig.IPAMClusterPool:
+		return s, fmt.Errorf("--ipam=%q: use %s or %s", c.IPAM, agentconfig.IPAMKubernetes, agentconfig.IPAMClusterPool)
 	case !c.EnableIPv4 && !c.EnableIPv6:
 		return s, errors.New("--enable-ipv4 and --enable-ipv6 are both false: enable at least one address family")
-	case c.IPAM != agent.IPAMClusterPool:
+	case c.IPAM != agentconfig.IPAMClusterPool:
 		return s, nil
 	}
 	for _, f := range []struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -127,7 +127,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			agent.Cell,
+			agentconfig.Cell,
 			cell.Provide(
 				devices.NewTable, devices.NewAddressTable, localnode.NewTable, mtus.NewTable, endpoints.NewTable,
 				statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[devices.Address].ToTable,
@@ -141,7 +141,7 @@ func TestScripts(t *testing.T) {
 				func(k *fakeKernel) kernel { return k },
 				(*fakeKernel).commands,
 			),
-			account.Cell,
+			driftledger.Cell,
 			cell.Module("base-devices", "Base devices", Reconciler),
 		}
 	})

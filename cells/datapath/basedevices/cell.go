@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 )
 
 // Cell creates and repairs waggle_host, waggle_net, waggle_hold and waggle_hold2.
@@ -16,9 +16,9 @@ var Cell = cell.Module("base-devices", "Links of the agent itself",
 // Reconciler is the cell without its kernel, for tests that provide one.
 var Reconciler = cell.Group(
 	cell.ProvidePrivate(
-		tables.NewTable, // only this cell writes
+		desireddevices.NewTable, // only this cell writes
 		newOps,
 	),
-	cell.Provide(statedb.RWTable[*tables.Device].ToTable),
+	cell.Provide(statedb.RWTable[*desireddevices.Device].ToTable),
 	cell.Invoke(registerController, registerPodLinks, registerReconciler, registerRepair),
 )

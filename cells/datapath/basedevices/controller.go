@@ -10,13 +10,13 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -37,8 +37,8 @@ const pause = 20 * time.Millisecond
 type controller struct {
 	cell.In
 	DB        *statedb.DB
-	Agent     agent.Agent
-	Table     statedb.RWTable[*tables.Device]
+	Agent     agentconfig.Agent
+	Table     statedb.RWTable[*desireddevices.Device]
 	LocalNode statedb.Table[*localnode.LocalNode]
 	MTUs      statedb.Table[mtus.MTU]
 	Endpoints statedb.Table[*endpoints.Endpoint]
@@ -137,11 +137,11 @@ func (c *controller) routed(changed *statedb.WatchSet) bool {
 	return true
 }
 
-func (c *controller) commit(want []*tables.Device, done func(statedb.WriteTxn)) error {
+func (c *controller) commit(want []*desireddevices.Device, done func(statedb.WriteTxn)) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
 	for _, row := range want {
-		if err := rows.Put(txn, c.Table, tables.ByName(row.Name), row.WithStatus(reconciler.StatusPending()), rows.Same); err != nil {
+		if err := rows.Put(txn, c.Table, desireddevices.ByName(row.Name), row.WithStatus(reconciler.StatusPending()), rows.Same); err != nil {
 			return err
 		}
 	}

@@ -8,10 +8,10 @@ import (
 
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 
 	"github.com/waggle-net/waggle/pkg/podlink"
-	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -24,8 +24,8 @@ const (
 
 // desiredDevices returns the pairs. The node is nil and the MTU is 0 while they are unknown. routed reports whether the kernel has the routes to all pods
 // outside the node's range.
-func desiredDevices(node *localnode.LocalNode, mtu int, routed bool) []*tables.Device {
-	host := &tables.Device{Name: podlink.HostDevice, Peer: podlink.NetDevice, Up: true, MTU: mtu}
+func desiredDevices(node *localnode.LocalNode, mtu int, routed bool) []*desireddevices.Device {
+	host := &desireddevices.Device{Name: podlink.HostDevice, Peer: podlink.NetDevice, Up: true, MTU: mtu}
 	if node != nil {
 		for _, f := range []localnode.Family{node.IPv4, node.IPv6} {
 			for _, addr := range []netip.Addr{f.Router, f.Health} {
@@ -37,7 +37,7 @@ func desiredDevices(node *localnode.LocalNode, mtu int, routed bool) []*tables.D
 		// When an IPv4 address is removed, the kernel also removes the routes with this source address, such as routes to pods of a previous range.
 		host.AddressesKnown = node.Ready && routed
 	}
-	return []*tables.Device{host, {Name: podlink.HoldDevice, Peer: podlink.HoldPeer, AddressesKnown: true}}
+	return []*desireddevices.Device{host, {Name: podlink.HoldDevice, Peer: podlink.HoldPeer, AddressesKnown: true}}
 }
 
 // desiredRoutes returns the routes from the host's stack to the pods of this node, through waggle_host, whose program delivers the packets.
@@ -120,7 +120,7 @@ func route(dst netip.Prefix, router netip.Addr) desiredroutes.Route {
 }
 
 // desiredSysctls returns the settings of the network namespace without which packets of pods do not pass the stack.
-func desiredSysctls(a agent.Agent) []sysctls.Setting {
+func desiredSysctls(a agentconfig.Agent) []sysctls.Setting {
 	var all []sysctls.Setting
 	if a.EnableIPv4 {
 		all = append(all,

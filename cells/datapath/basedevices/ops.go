@@ -13,13 +13,13 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
-func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Device], o *ops) error {
+func registerReconciler(params reconciler.Params, table statedb.RWTable[*desireddevices.Device], o *ops) error {
 	_, err := watchdog.Register(params, table,
-		(*tables.Device).Clone, (*tables.Device).WithStatus, (*tables.Device).GetStatus, o, nil,
+		(*desireddevices.Device).Clone, (*desireddevices.Device).WithStatus, (*desireddevices.Device).GetStatus, o, nil,
 		reconciler.WithName("devices"),
 		reconciler.WithRefreshing(0, nil), // the repair job finds drift in the observed tables
 		reconciler.WithoutPruning(),       // no row is ever deleted
@@ -39,7 +39,7 @@ type ops struct {
 func newOps(k kernel) *ops { return &ops{kernel: k, known: make(map[string]int)} }
 
 // Update implements reconciler.Operations: it creates missing links, changes properties that differ, and leaves others unchanged.
-func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *tables.Device) error {
+func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *desireddevices.Device) error {
 	have, err := o.ensurePair(d)
 	if err != nil {
 		return fmt.Errorf("create device %s: %w", d.Name, err)
@@ -55,7 +55,7 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d
 }
 
 // ensurePair returns the first end of the pair, which it creates if it is missing. It returns an error for a foreign link with the name.
-func (o *ops) ensurePair(d *tables.Device) (end, error) {
+func (o *ops) ensurePair(d *desireddevices.Device) (end, error) {
 	if err := o.nameBack(d.Name, d.Peer); err != nil {
 		return end{}, err
 	}
@@ -102,7 +102,7 @@ func (o *ops) nameBack(names ...string) error {
 }
 
 // addresses adds missing addresses before it removes others, so that the node always has an address.
-func (o *ops) addresses(d *tables.Device, have []netip.Prefix) error {
+func (o *ops) addresses(d *desireddevices.Device, have []netip.Prefix) error {
 	var errs []error
 	for _, a := range d.Addresses {
 		if slices.Contains(have, a) {
@@ -127,11 +127,11 @@ func (o *ops) addresses(d *tables.Device, have []netip.Prefix) error {
 }
 
 // Delete implements reconciler.Operations. No row is ever deleted: the links outlive the agent.
-func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *tables.Device) error {
+func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *desireddevices.Device) error {
 	return nil
 }
 
 // Prune implements reconciler.Operations and is never called.
-func (o *ops) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*tables.Device, statedb.Revision]) error {
+func (o *ops) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*desireddevices.Device, statedb.Revision]) error {
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -35,7 +35,7 @@ type podLinks struct {
 	names map[uint16]string // link name of each endpoint, as passed to the writer
 }
 
-func registerPodLinks(jobs job.Group, db *statedb.DB, a agent.Agent, table statedb.Table[*endpoints.Endpoint], w sysctls.Writer) {
+func registerPodLinks(jobs job.Group, db *statedb.DB, a agentconfig.Agent, table statedb.Table[*endpoints.Endpoint], w sysctls.Writer) {
 	if !a.EnableIPv4 {
 		return // IPv6 has no reverse path filter setting
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -34,7 +34,7 @@ func node(ipv4, ipv6 string) *localnode.LocalNode {
 		IPv6: localnode.Family{Router: netip.MustParseAddr(ipv6)}}
 }
 
-func update(t *testing.T, o *ops, want []*tables.Device) {
+func update(t *testing.T, o *ops, want []*desireddevices.Device) {
 	t.Helper()
 	for _, d := range want {
 		if err := o.Update(context.Background(), nil, 0, d); err != nil {
@@ -44,7 +44,7 @@ func update(t *testing.T, o *ops, want []*tables.Device) {
 }
 
 // check compares both ends of each pair with its row.
-func check(t *testing.T, k *netlinkKernel, want []*tables.Device) (indexes []int) {
+func check(t *testing.T, k *netlinkKernel, want []*desireddevices.Device) (indexes []int) {
 	t.Helper()
 	for _, d := range want {
 		for _, name := range []string{d.Name, d.Peer} {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -23,7 +23,7 @@ import (
 type repair struct {
 	cell.In
 	Drift     drift.Watch
-	Table     statedb.RWTable[*tables.Device]
+	Table     statedb.RWTable[*desireddevices.Device]
 	Devices   statedb.Table[*devices.Device]
 	Addresses statedb.Table[devices.Address]
 }
@@ -45,7 +45,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 	if ok, _ := r.Devices.Initialized(txn); !ok {
 		return 0
 	}
-	drift.Mark(r.Drift, r.Table, txn, func(row *tables.Device) []driftrepairs.Finding {
+	drift.Mark(r.Drift, r.Table, txn, func(row *desireddevices.Device) []driftrepairs.Finding {
 		findings := r.findings(txn, row)
 		if age := now.Sub(row.Status.UpdatedAt); len(findings) > 0 && age < drift.Grace {
 			recheck = max(recheck, drift.Grace-age)
@@ -57,7 +57,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 }
 
 // findings returns the differences between a pair and its row.
-func (r *repair) findings(txn statedb.ReadTxn, row *tables.Device) (all []driftrepairs.Finding) {
+func (r *repair) findings(txn statedb.ReadTxn, row *desireddevices.Device) (all []driftrepairs.Finding) {
 	for _, name := range []string{row.Name, row.Peer} {
 		d, _, found := r.Devices.Get(txn, devices.ByName(name))
 		if wrong := difference(row, d, found); wrong != "" {
@@ -88,7 +88,7 @@ func (r *repair) findings(txn statedb.ReadTxn, row *tables.Device) (all []driftr
 }
 
 // difference describes how one end differs from its row; empty when it does not.
-func difference(row *tables.Device, d *devices.Device, found bool) string {
+func difference(row *desireddevices.Device, d *devices.Device, found bool) string {
 	switch {
 	case !found:
 		return "missing"

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
-	clusternodes "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
@@ -29,7 +29,7 @@ type access struct {
 	nodes      statedb.Table[nodeaddresses.Address]
 	devices    statedb.Table[devices.Address]
 	exclusions statedb.Table[*masquerade.Exclusion]
-	cluster    statedb.Table[*clusternodes.Node]
+	cluster    statedb.Table[*nodes.Node]
 	grace      grace
 	agent      agentconfig.Agent
 	percent    int // of the translated flows: the quota of one endpoint
@@ -57,7 +57,7 @@ type params struct {
 	Addresses  statedb.Table[ipamaddresses.Address]
 	Nodes      statedb.Table[nodeaddresses.Address]
 	Devices    statedb.Table[devices.Address]
-	Cluster    statedb.Table[*clusternodes.Node]
+	Cluster    statedb.Table[*nodes.Node]
 	Traffic    statedb.RWTable[*nodetraffic.Traffic]
 	Grace      grace
 	Exclusions statedb.Table[*masquerade.Exclusion]

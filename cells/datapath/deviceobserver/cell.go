@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
 // Cell observes the network of the node. It is the only writer of the four tables.
@@ -17,15 +17,15 @@ var Cell = cell.Module("devices", "Links addresses routes and neighbours of the 
 // Observer is the cell without its kernel, for tests that provide one.
 var Observer = cell.Group(
 	cell.ProvidePrivate(
-		tables.NewTable, tables.NewAddressTable, tables.NewRouteTable, tables.NewNeighborTable, // only this cell writes
+		devices.NewTable, devices.NewAddressTable, devices.NewRouteTable, devices.NewNeighborTable, // only this cell writes
 		newStore,    // applies changes to the tables
 		newSelector, // selects the links that lead out of the node
 	),
 	cell.Provide(
-		statedb.RWTable[*tables.Device].ToTable,
-		statedb.RWTable[tables.Address].ToTable,
-		statedb.RWTable[*tables.Route].ToTable,
-		statedb.RWTable[tables.Neighbor].ToTable,
+		statedb.RWTable[*devices.Device].ToTable,
+		statedb.RWTable[devices.Address].ToTable,
+		statedb.RWTable[*devices.Route].ToTable,
+		statedb.RWTable[devices.Neighbor].ToTable,
 	),
 	cell.Invoke(registerObserver),
 )

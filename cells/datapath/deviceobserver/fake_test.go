@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/hive/script"
 	"golang.org/x/sys/unix"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
 // fakeKernel is a [kernel] with state. It announces changes, unless silent is set.
@@ -23,10 +23,10 @@ type fakeKernel struct {
 	calm chan struct{} // closed when the restless neighbour is removed
 
 	mu        sync.Mutex
-	devices   map[int]*tables.Device
-	addresses map[string]tables.Address
-	routes    map[string]*tables.Route
-	neighbors map[string]tables.Neighbor
+	devices   map[int]*devices.Device
+	addresses map[string]devices.Address
+	routes    map[string]*devices.Route
+	neighbors map[string]devices.Neighbor
 	feed      *fakeFeed
 	silent    bool  // do not announce
 	fail      error // of the next list
@@ -34,8 +34,8 @@ type fakeKernel struct {
 }
 
 func newFakeKernel() *fakeKernel {
-	return &fakeKernel{devices: map[int]*tables.Device{}, addresses: map[string]tables.Address{},
-		routes: map[string]*tables.Route{}, neighbors: map[string]tables.Neighbor{}}
+	return &fakeKernel{devices: map[int]*devices.Device{}, addresses: map[string]devices.Address{},
+		routes: map[string]*devices.Route{}, neighbors: map[string]devices.Neighbor{}}
 }
 
 type fakeFeed struct {
@@ -77,7 +77,7 @@ func (k *fakeKernel) List() (state, error) {
 		slices.Collect(maps.Values(k.routes)), slices.Collect(maps.Values(k.neighbors))}, nil
 }
 
-func (k *fakeKernel) Routes() ([]*tables.Route, error) {
+func (k *fakeKernel) Routes() ([]*devices.Route, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Collect(maps.Values(k.routes)), nil
@@ -90,49 +90,49 @@ func (k *fakeKernel) announce(c change) {
 	}
 }
 
-func (k *fakeKernel) setLink(d tables.Device, gone bool) {
+func (k *fakeKernel) setLink(d devices.Device, gone bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if gone {
 		delete(k.devices, d.Index)
-		maps.DeleteFunc(k.addresses, func(_ string, a tables.Address) bool { return a.LinkIndex == d.Index })
-		maps.DeleteFunc(k.routes, func(_ string, r *tables.Route) bool { return r.LinkIndex == d.Index })
-		maps.DeleteFunc(k.neighbors, func(_ string, n tables.Neighbor) bool { return n.LinkIndex == d.Index })
+		maps.DeleteFunc(k.addresses, func(_ string, a devices.Address) bool { return a.LinkIndex == d.Index })
+		maps.DeleteFunc(k.routes, func(_ string, r *devices.Route) bool { return r.LinkIndex == d.Index })
+		maps.DeleteFunc(k.neighbors, func(_ string, n devices.Neighbor) bool { return n.LinkIndex == d.Index })
 	} else {
 		k.devices[d.Index] = &d
 		if !d.Up { // as the kernel does, without a notification
-			maps.DeleteFunc(k.routes, func(_ string, r *tables.Route) bool { return r.LinkIndex == d.Index && r.Dst.Addr().Is4() })
+			maps.DeleteFunc(k.routes, func(_ string, r *devices.Route) bool { return r.LinkIndex == d.Index && r.Dst.Addr().Is4() })
 		}
 	}
 	k.announce(change{device: &d, gone: gone})
 }
 
-func (k *fakeKernel) setAddress(a tables.Address, gone bool) {
+func (k *fakeKernel) setAddress(a devices.Address, gone bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	id := a.Prefix.String() + strconv.Itoa(a.LinkIndex)
 	k.addresses[id] = a
 	if gone {
 		delete(k.addresses, id)
-		maps.DeleteFunc(k.routes, func(_ string, r *tables.Route) bool { return r.Src == a.Addr() && r.Src.Is4() })
+		maps.DeleteFunc(k.routes, func(_ string, r *devices.Route) bool { return r.Src == a.Addr() && r.Src.Is4() })
 	}
 	k.announce(change{address: &a, gone: gone})
 }
 
-func (k *fakeKernel) setRoute(r tables.Route, gone, replacing bool) {
+func (k *fakeKernel) setRoute(r devices.Route, gone, replacing bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if replacing {
-		maps.DeleteFunc(k.routes, func(key string, _ *tables.Route) bool { return strings.HasPrefix(key, r.Destination()) })
+		maps.DeleteFunc(k.routes, func(key string, _ *devices.Route) bool { return strings.HasPrefix(key, r.Destination()) })
 	}
 	k.routes[r.Key()] = &r
 	if gone {
 		delete(k.routes, r.Key())
 	}
-	k.announce(change{route: []*tables.Route{&r}, gone: gone, replacing: replacing})
+	k.announce(change{route: []*devices.Route{&r}, gone: gone, replacing: replacing})
 }
 
-func (k *fakeKernel) setNeighbor(n tables.Neighbor, gone bool) {
+func (k *fakeKernel) setNeighbor(n devices.Neighbor, gone bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	id := n.Addr.String() + strconv.Itoa(n.LinkIndex)
@@ -164,7 +164,7 @@ func (k *fakeKernel) do(what string, gone bool, args []string) error {
 	has := func(word string) bool { return slices.Contains(args, word) }
 	switch what {
 	case "link": // index name type [up] [group=n]
-		d := tables.Device{Index: index, MTU: 1500}
+		d := devices.Device{Index: index, MTU: 1500}
 		if !gone {
 			d.Name, d.Type, d.Up = args[1], args[2], has("up")
 		}
@@ -173,15 +173,15 @@ func (k *fakeKernel) do(what string, gone bool, args []string) error {
 		}
 		k.setLink(d, gone)
 	case "address": // index prefix
-		k.setAddress(tables.Address{LinkIndex: index, Prefix: netip.MustParsePrefix(args[1])}, gone)
+		k.setAddress(devices.Address{LinkIndex: index, Prefix: netip.MustParsePrefix(args[1])}, gone)
 	case "route": // index prefix [from source] [replace]
-		r := tables.Route{Table: 254, LinkIndex: index, Dst: netip.MustParsePrefix(args[1]), Type: unicast}
+		r := devices.Route{Table: 254, LinkIndex: index, Dst: netip.MustParsePrefix(args[1]), Type: unicast}
 		if i := slices.Index(args, "from"); i > 0 {
 			r.Src = netip.MustParseAddr(args[i+1])
 		}
 		k.setRoute(r, gone, has("replace"))
 	case "neighbor": // index address
-		k.setNeighbor(tables.Neighbor{LinkIndex: index, Addr: netip.MustParseAddr(args[1]), State: 2}, gone)
+		k.setNeighbor(devices.Neighbor{LinkIndex: index, Addr: netip.MustParseAddr(args[1]), State: 2}, gone)
 	case "silent":
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -203,7 +203,7 @@ func (k *fakeKernel) do(what string, gone bool, args []string) error {
 				case <-calm:
 					return
 				case <-time.After(time.Millisecond):
-					k.setNeighbor(tables.Neighbor{LinkIndex: 1, Addr: netip.MustParseAddr("192.0.2.99"), State: 2}, !here)
+					k.setNeighbor(devices.Neighbor{LinkIndex: 1, Addr: netip.MustParseAddr("192.0.2.99"), State: 2}, !here)
 				}
 			}
 		}(k.calm)

@@ -3,25 +3,25 @@ package deviceobserver
 import (
 	"context"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
 // change is one notification of the kernel. Exactly one of the pointers is set.
 type change struct {
-	device    *tables.Device
-	address   *tables.Address
-	route     []*tables.Route // all next hops of one route
-	neighbor  *tables.Neighbor
+	device    *devices.Device
+	address   *devices.Address
+	route     []*devices.Route // all next hops of one route
+	neighbor  *devices.Neighbor
 	gone      bool // the object was deleted; otherwise it is new or has changed
 	replacing bool // the route replaces all others to the same destination
 }
 
 // state is the content of one full list.
 type state struct {
-	devices   []*tables.Device
-	addresses []tables.Address
-	routes    []*tables.Route
-	neighbors []tables.Neighbor
+	devices   []*devices.Device
+	addresses []devices.Address
+	routes    []*devices.Route
+	neighbors []devices.Neighbor
 }
 
 // feed delivers changes until its context ends or the kernel drops notifications.
@@ -34,5 +34,5 @@ type feed interface {
 type kernel interface {
 	Subscribe(ctx context.Context) (feed, error)
 	List() (state, error)
-	Routes() ([]*tables.Route, error)
+	Routes() ([]*devices.Route, error)
 }

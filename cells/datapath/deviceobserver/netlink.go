@@ -5,7 +5,7 @@ import (
 
 	"github.com/cilium/hive/cell"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 )
@@ -59,12 +59,12 @@ func (k *netlinkKernel) List() (state, error) {
 }
 
 // Routes implements kernel.
-func (k *netlinkKernel) Routes() ([]*tables.Route, error) {
+func (k *netlinkKernel) Routes() ([]*devices.Route, error) {
 	routes, err := k.handle.Routes()
 	if err != nil {
 		return nil, err
 	}
-	var rows []*tables.Route
+	var rows []*devices.Route
 	for _, r := range routes {
 		rows = append(rows, routeRows(r)...)
 	}

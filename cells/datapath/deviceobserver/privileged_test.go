@@ -16,7 +16,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -69,9 +69,9 @@ func (o *observed) differs() string {
 		return err.Error()
 	}
 	return cmp.Or(
-		compare("devices", have.devices, want.devices, func(d *tables.Device) string { return fmt.Sprintf("%+v", *d) }),
-		compare("addresses", have.addresses, want.addresses, func(a tables.Address) string { return fmt.Sprintf("%+v", a) }),
-		compare("routes", have.routes, want.routes, func(r *tables.Route) string { return fmt.Sprintf("%+v", *r) }),
+		compare("devices", have.devices, want.devices, func(d *devices.Device) string { return fmt.Sprintf("%+v", *d) }),
+		compare("addresses", have.addresses, want.addresses, func(a devices.Address) string { return fmt.Sprintf("%+v", a) }),
+		compare("routes", have.routes, want.routes, func(r *devices.Route) string { return fmt.Sprintf("%+v", *r) }),
 	)
 }
 

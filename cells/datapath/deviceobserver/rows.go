@@ -9,7 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/mac"
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
 // toChange translates one event; ok is false for objects that are not mirrored.
@@ -41,17 +41,17 @@ func toChange(e rtnl.Event) (c change, ok bool) {
 // package netlink. Types 519 (raw IP, of modems) and 823 (GRE over IPv6) have no name there.
 var withoutLinkHeader = map[string]bool{"none": true, "ipip": true, "tunnel6": true, "sit": true, "gre": true, "ppp": true, "unknown519": true, "unknown823": true}
 
-func deviceRow(l netlink.Link) *tables.Device {
+func deviceRow(l netlink.Link) *devices.Device {
 	a := l.Attrs()
 	hw, _ := mac.FromHardwareAddr(a.HardwareAddr) // a tunnel address has another length and is not a MAC address
-	return &tables.Device{Index: a.Index, Name: a.Name, Type: l.Type(), MTU: a.MTU, MAC: hw, L3: withoutLinkHeader[a.EncapType], Flags: a.RawFlags,
+	return &devices.Device{Index: a.Index, Name: a.Name, Type: l.Type(), MTU: a.MTU, MAC: hw, L3: withoutLinkHeader[a.EncapType], Flags: a.RawFlags,
 		Up: a.RawFlags&unix.IFF_UP != 0, Group: a.Group, MasterIndex: a.MasterIndex, ParentIndex: a.ParentIndex}
 }
 
-func addressRow(a netlink.Addr) tables.Address {
+func addressRow(a netlink.Addr) devices.Address {
 	ones, _ := a.Mask.Size()
 	addr := ip(a.IP)
-	row := tables.Address{LinkIndex: a.LinkIndex, Prefix: netip.PrefixFrom(addr, ones), Scope: uint8(a.Scope),
+	row := devices.Address{LinkIndex: a.LinkIndex, Prefix: netip.PrefixFrom(addr, ones), Scope: uint8(a.Scope),
 		Tentative: a.Flags&unix.IFA_F_TENTATIVE != 0, Duplicate: a.Flags&unix.IFA_F_DADFAILED != 0}
 	// In IPv6 the same bit means "temporary" (RFC 8981); such an address is not secondary.
 	row.Secondary = addr.Is4() && a.Flags&unix.IFA_F_SECONDARY != 0
@@ -59,16 +59,16 @@ func addressRow(a netlink.Addr) tables.Address {
 	return row
 }
 
-func routeRows(r netlink.Route) []*tables.Route {
-	row := tables.Route{Table: r.Table, Dst: destination(r), Priority: r.Priority, LinkIndex: r.LinkIndex, Gw: ip(r.Gw),
+func routeRows(r netlink.Route) []*devices.Route {
+	row := devices.Route{Table: r.Table, Dst: destination(r), Priority: r.Priority, LinkIndex: r.LinkIndex, Gw: ip(r.Gw),
 		Src: ip(r.Src), Scope: uint8(r.Scope), Type: uint8(r.Type), Protocol: uint8(r.Protocol), MTU: r.MTU}
 	if via, ok := r.Via.(*netlink.Via); ok {
 		row.Gw = ip(via.Addr)
 	}
 	if len(r.MultiPath) == 0 {
-		return []*tables.Route{&row}
+		return []*devices.Route{&row}
 	}
-	rows := make([]*tables.Route, len(r.MultiPath))
+	rows := make([]*devices.Route, len(r.MultiPath))
 	for i, hop := range r.MultiPath {
 		c := row
 		c.LinkIndex, c.Gw = hop.LinkIndex, ip(hop.Gw)
@@ -90,13 +90,13 @@ func destination(r netlink.Route) netip.Prefix {
 }
 
 // neighborRow skips multicast addresses, which are computed and not neighbours, and bridge entries without an address.
-func neighborRow(n netlink.Neigh) (tables.Neighbor, bool) {
+func neighborRow(n netlink.Neigh) (devices.Neighbor, bool) {
 	addr := ip(n.IP)
 	if !addr.IsValid() || addr.IsMulticast() {
-		return tables.Neighbor{}, false
+		return devices.Neighbor{}, false
 	}
 	hw, _ := mac.FromHardwareAddr(n.HardwareAddr)
-	return tables.Neighbor{LinkIndex: n.LinkIndex, Addr: addr, MAC: hw, State: uint16(n.State), Flags: uint8(n.Flags)}, true
+	return devices.Neighbor{LinkIndex: n.LinkIndex, Addr: addr, MAC: hw, State: uint16(n.State), Flags: uint8(n.Flags)}, true
 }
 
 // ip converts an address; nil becomes the zero value. An IPv4-mapped address becomes an IPv4 address, because netlink uses 16 bytes

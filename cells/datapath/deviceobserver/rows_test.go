@@ -9,13 +9,13 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
 // An IPv6 address is tentative during duplicate address detection, and stays tentative if another host has it.
 func TestAddressRow_TentativeAndDuplicate(t *testing.T) {
 	t.Parallel()
-	for flags, want := range map[int]tables.Address{
+	for flags, want := range map[int]devices.Address{
 		unix.IFA_F_PERMANENT:                                               {},
 		unix.IFA_F_PERMANENT | unix.IFA_F_TENTATIVE:                        {Tentative: true},
 		unix.IFA_F_PERMANENT | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED: {Tentative: true, Duplicate: true},

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
 // selector determines whether a link leads out of the node.
@@ -64,7 +64,7 @@ func (s selector) match(name string) (named, excluded bool) {
 }
 
 // evaluate reports whether a link leads out of the node, and why.
-func (s selector) evaluate(d *tables.Device, addresses int, defaultRoute, globalRoute bool) (bool, string) {
+func (s selector) evaluate(d *devices.Device, addresses int, defaultRoute, globalRoute bool) (bool, string) {
 	named, excluded := s.match(d.Name)
 	switch {
 	case addresses == 0:
@@ -88,7 +88,7 @@ func (s selector) evaluate(d *tables.Device, addresses int, defaultRoute, global
 var virtual = []string{"waggle_", "cilium_", "lo", "lxc", "cni", "docker"}
 
 // detect returns why a link does not lead out of the node; empty if it does.
-func detect(d *tables.Device, defaultRoute, globalRoute bool) string {
+func detect(d *devices.Device, defaultRoute, globalRoute bool) string {
 	switch {
 	case d.Flags&unix.IFF_LOOPBACK != 0:
 		return "loopback"

@@ -7,16 +7,16 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
 // store applies changes of the kernel to the tables, which are the observer's only state.
 type store struct {
 	db        *statedb.DB
-	devices   statedb.RWTable[*tables.Device]
-	addresses statedb.RWTable[tables.Address]
-	routes    statedb.RWTable[*tables.Route]
-	neighbors statedb.RWTable[tables.Neighbor]
+	devices   statedb.RWTable[*devices.Device]
+	addresses statedb.RWTable[devices.Address]
+	routes    statedb.RWTable[*devices.Route]
+	neighbors statedb.RWTable[devices.Neighbor]
 	selector  selector
 	complete  func(statedb.WriteTxn) // marks all four tables as initialized, once
 }
@@ -24,10 +24,10 @@ type store struct {
 type storeParams struct {
 	cell.In
 	DB        *statedb.DB
-	Devices   statedb.RWTable[*tables.Device]
-	Addresses statedb.RWTable[tables.Address]
-	Routes    statedb.RWTable[*tables.Route]
-	Neighbors statedb.RWTable[tables.Neighbor]
+	Devices   statedb.RWTable[*devices.Device]
+	Addresses statedb.RWTable[devices.Address]
+	Routes    statedb.RWTable[*devices.Route]
+	Neighbors statedb.RWTable[devices.Neighbor]
 	Selector  selector
 }
 
@@ -69,7 +69,7 @@ func (s *store) begin() *batch {
 // commit selects the touched links again and commits the batch. It reports whether the routes must be listed.
 func (b *batch) commit() (relist bool, err error) {
 	for index := range b.touched {
-		if d, _, found := b.devices.Get(b.txn, tables.ByIndex(index)); found {
+		if d, _, found := b.devices.Get(b.txn, devices.ByIndex(index)); found {
 			b.putDevice(d)
 		}
 	}
@@ -90,20 +90,20 @@ func (b *batch) apply(c change) {
 		b.relist = b.relist || c.address.Addr().Is4() && b.hasIPv4Route(c.address.LinkIndex) || b.routeFrom(c.address.Addr())
 	case c.address != nil:
 		b.touched[c.address.LinkIndex] = struct{}{}
-		b.note(put(b.txn, b.addresses, tables.AddressByID, *c.address, c.address.Prefix.String(), c.address.LinkIndex))
+		b.note(put(b.txn, b.addresses, devices.AddressByID, *c.address, c.address.Prefix.String(), c.address.LinkIndex))
 	case c.route != nil:
 		b.applyRoute(c)
 	case c.neighbor != nil && c.gone:
 		b.note(remove(b.txn, b.neighbors, *c.neighbor))
 	case c.neighbor != nil:
-		b.note(put(b.txn, b.neighbors, tables.NeighborByID, *c.neighbor, c.neighbor.Addr.String(), c.neighbor.LinkIndex))
+		b.note(put(b.txn, b.neighbors, devices.NeighborByID, *c.neighbor, c.neighbor.Addr.String(), c.neighbor.LinkIndex))
 	}
 }
 
-func (b *batch) putDevice(d *tables.Device) {
+func (b *batch) putDevice(d *devices.Device) {
 	row := *d
 	row.Selected, row.Reason = b.evaluate(&row)
-	old, _, found := b.devices.Get(b.txn, tables.ByIndex(row.Index))
+	old, _, found := b.devices.Get(b.txn, devices.ByIndex(row.Index))
 	if found && *old == row {
 		return
 	}
@@ -115,14 +115,14 @@ func (b *batch) putDevice(d *tables.Device) {
 }
 
 // evaluate runs the selector for a device, with its addresses and routes.
-func (b *batch) evaluate(d *tables.Device) (bool, string) {
+func (b *batch) evaluate(d *devices.Device) (bool, string) {
 	defaultRoute, global := false, false
-	for r := range b.routes.List(b.txn, tables.RouteByLink(d.Index)) {
+	for r := range b.routes.List(b.txn, devices.RouteByLink(d.Index)) {
 		defaultRoute = defaultRoute || (r.Dst.Bits() == 0 && r.Type == unicast)
 		global = global || (r.Dst.Addr().IsGlobalUnicast() || r.Dst.Bits() == 0) && r.Type == unicast
 	}
 	addresses := 0
-	for range b.addresses.List(b.txn, tables.AddressByLink(d.Index)) {
+	for range b.addresses.List(b.txn, devices.AddressByLink(d.Index)) {
 		addresses++
 	}
 	return b.selector.evaluate(d, addresses, defaultRoute, global)
@@ -133,22 +133,22 @@ const unicast = 1
 
 // dropLink deletes a link with its routes, addresses and neighbours. The kernel announces most of these too, but on other sockets.
 func (b *batch) dropLink(index int) {
-	for r := range b.routes.List(b.txn, tables.RouteByLink(index)) {
+	for r := range b.routes.List(b.txn, devices.RouteByLink(index)) {
 		b.note(remove(b.txn, b.routes, r))
 		b.relist = b.relist || r.Dst.Addr().Is4()
 	}
-	for a := range b.addresses.List(b.txn, tables.AddressByLink(index)) {
+	for a := range b.addresses.List(b.txn, devices.AddressByLink(index)) {
 		b.note(remove(b.txn, b.addresses, a))
 	}
-	for n := range b.neighbors.List(b.txn, tables.NeighborByLink(index)) {
+	for n := range b.neighbors.List(b.txn, devices.NeighborByLink(index)) {
 		b.note(remove(b.txn, b.neighbors, n))
 	}
-	b.note(remove(b.txn, b.devices, &tables.Device{Index: index}))
+	b.note(remove(b.txn, b.devices, &devices.Device{Index: index}))
 }
 
 func (b *batch) applyRoute(c change) {
 	if c.replacing && !c.gone {
-		for old := range b.routes.Prefix(b.txn, tables.RouteByID(c.route[0].Destination())) {
+		for old := range b.routes.Prefix(b.txn, devices.RouteByID(c.route[0].Destination())) {
 			b.touched[old.LinkIndex] = struct{}{}
 			b.note(remove(b.txn, b.routes, old))
 		}
@@ -161,14 +161,14 @@ func (b *batch) applyRoute(c change) {
 		}
 		b.putRoute(r)
 		// The route arrived before its link, or after the link's deletion: only a list distinguishes the cases.
-		if _, _, known := b.devices.Get(b.txn, tables.ByIndex(r.LinkIndex)); !known && r.LinkIndex != 0 {
+		if _, _, known := b.devices.Get(b.txn, devices.ByIndex(r.LinkIndex)); !known && r.LinkIndex != 0 {
 			b.relist = true
 		}
 	}
 }
 
-func (b *batch) putRoute(r *tables.Route) {
-	if old, _, found := b.routes.Get(b.txn, tables.RouteByID(r.Key())); found && *old == *r {
+func (b *batch) putRoute(r *devices.Route) {
+	if old, _, found := b.routes.Get(b.txn, devices.RouteByID(r.Key())); found && *old == *r {
 		return
 	}
 	_, _, err := b.routes.Insert(b.txn, r)
@@ -176,7 +176,7 @@ func (b *batch) putRoute(r *tables.Route) {
 }
 
 func (b *batch) hasIPv4Route(index int) bool {
-	for r := range b.routes.List(b.txn, tables.RouteByLink(index)) {
+	for r := range b.routes.List(b.txn, devices.RouteByLink(index)) {
 		if r.Dst.Addr().Is4() {
 			return true
 		}

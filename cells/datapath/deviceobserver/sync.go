@@ -5,18 +5,18 @@ import (
 
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
 // replaceAll makes the tables equal to a full list.
 func (b *batch) replaceAll(s state) {
 	b.replaceRoutes(s.routes)
 
-	addresses := make(map[tables.Address]struct{}, len(s.addresses))
+	addresses := make(map[devices.Address]struct{}, len(s.addresses))
 	for _, a := range s.addresses {
 		addresses[a] = struct{}{}
 		b.touched[a.LinkIndex] = struct{}{}
-		b.note(put(b.txn, b.addresses, tables.AddressByID, a, a.Prefix.String(), a.LinkIndex))
+		b.note(put(b.txn, b.addresses, devices.AddressByID, a, a.Prefix.String(), a.LinkIndex))
 	}
 	for a := range b.addresses.All(b.txn) {
 		if _, ok := addresses[a]; !ok {
@@ -24,10 +24,10 @@ func (b *batch) replaceAll(s state) {
 			b.note(remove(b.txn, b.addresses, a))
 		}
 	}
-	neighbors := make(map[tables.Neighbor]struct{}, len(s.neighbors))
+	neighbors := make(map[devices.Neighbor]struct{}, len(s.neighbors))
 	for _, n := range s.neighbors {
 		neighbors[n] = struct{}{}
-		b.note(put(b.txn, b.neighbors, tables.NeighborByID, n, n.Addr.String(), n.LinkIndex))
+		b.note(put(b.txn, b.neighbors, devices.NeighborByID, n, n.Addr.String(), n.LinkIndex))
 	}
 	for n := range b.neighbors.All(b.txn) {
 		if _, ok := neighbors[n]; !ok {
@@ -38,7 +38,7 @@ func (b *batch) replaceAll(s state) {
 }
 
 // replaceDevices must run last, because the selection of a device needs its addresses and routes.
-func (b *batch) replaceDevices(devices []*tables.Device) {
+func (b *batch) replaceDevices(devices []*devices.Device) {
 	seen := make(map[int]struct{}, len(devices))
 	for _, d := range devices {
 		seen[d.Index] = struct{}{}
@@ -52,7 +52,7 @@ func (b *batch) replaceDevices(devices []*tables.Device) {
 }
 
 // replaceRoutes makes the table of routes equal to a list.
-func (b *batch) replaceRoutes(routes []*tables.Route) {
+func (b *batch) replaceRoutes(routes []*devices.Route) {
 	seen := make(map[string]struct{}, len(routes))
 	for _, r := range routes {
 		seen[r.Key()] = struct{}{}

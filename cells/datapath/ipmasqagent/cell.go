@@ -11,15 +11,15 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/pflag"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // Cell follows the configuration file of the ip-masq-agent.
 var Cell = cell.Module("ip-masq-agent", "Configuration file of the ip-masq-agent",
 	cell.Config(DefaultConfig),
-	cell.ProvidePrivate(tables.NewIPMasqTable, newInitializer), // only this cell writes
-	cell.Provide(statedb.RWTable[tables.IPMasq].ToTable),       // anyone may read
+	cell.ProvidePrivate(masquerade.NewIPMasqTable, newInitializer), // only this cell writes
+	cell.Provide(statedb.RWTable[masquerade.IPMasq].ToTable),       // anyone may read
 	cell.Invoke(register),
 )
 
@@ -48,7 +48,7 @@ func (c Config) check() error {
 // initializer marks the table as complete.
 type initializer func(statedb.WriteTxn)
 
-func newInitializer(db *statedb.DB, table statedb.RWTable[tables.IPMasq]) initializer {
+func newInitializer(db *statedb.DB, table statedb.RWTable[masquerade.IPMasq]) initializer {
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
 	return table.RegisterInitializer(txn, "ip-masq-agent")
@@ -59,7 +59,7 @@ type params struct {
 
 	Config   Config
 	DB       *statedb.DB
-	Table    statedb.RWTable[tables.IPMasq]
+	Table    statedb.RWTable[masquerade.IPMasq]
 	Complete initializer
 }
 

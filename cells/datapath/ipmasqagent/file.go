@@ -10,7 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
 // defaults are the excluded prefixes without a configuration: the private and reserved prefixes of the ip-masq-agent's default.
@@ -34,7 +34,7 @@ type configuration struct {
 }
 
 // read returns the rows of the file. found is false if the file does not exist; the rows are then the defaults.
-func read(path string) (rows map[netip.Prefix]tables.IPMasq, found bool, err error) {
+func read(path string) (rows map[netip.Prefix]masquerade.IPMasq, found bool, err error) {
 	content, err := contentOf(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		rows, err = parse(nil)
@@ -63,22 +63,22 @@ func contentOf(path string) ([]byte, error) {
 }
 
 // parse returns the rows of a file's content. Without content they are the defaults.
-func parse(content []byte) (map[netip.Prefix]tables.IPMasq, error) {
+func parse(content []byte) (map[netip.Prefix]masquerade.IPMasq, error) {
 	var c configuration
 	if err := yaml.UnmarshalStrict(content, &c); err != nil {
 		return nil, fmt.Errorf("want nonMasqueradeCIDRs, masqLinkLocal and masqLinkLocalIPv6 in YAML or JSON: %w", err)
 	}
-	rows := map[netip.Prefix]tables.IPMasq{}
-	list, from := c.NonMasqueradeCIDRs, tables.FromFile
+	rows := map[netip.Prefix]masquerade.IPMasq{}
+	list, from := c.NonMasqueradeCIDRs, masquerade.FromFile
 	if document := map[string]any{}; yaml.Unmarshal(content, &document) != nil || len(document) == 0 {
-		list, from = defaults, tables.FromDefault
+		list, from = defaults, masquerade.FromDefault
 	}
 	for _, text := range list {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || p.Addr().Is4In6() {
 			return nil, fmt.Errorf("nonMasqueradeCIDRs: %.100q: want a prefix such as 10.0.0.0/8", text)
 		}
-		rows[p.Masked()] = tables.IPMasq{Prefix: p.Masked(), From: from}
+		rows[p.Masked()] = masquerade.IPMasq{Prefix: p.Masked(), From: from}
 	}
 	for _, l := range []struct {
 		masqueraded bool
@@ -86,7 +86,7 @@ func parse(content []byte) (map[netip.Prefix]tables.IPMasq, error) {
 	}{{c.MasqLinkLocal, linkLocalIPv4}, {c.MasqLinkLocalIPv6, linkLocalIPv6}} {
 		p := netip.MustParsePrefix(l.prefix)
 		if _, there := rows[p]; !there && !l.masqueraded {
-			rows[p] = tables.IPMasq{Prefix: p, From: tables.FromLinkLocal}
+			rows[p] = masquerade.IPMasq{Prefix: p, From: masquerade.FromLinkLocal}
 		}
 	}
 	return rows, nil

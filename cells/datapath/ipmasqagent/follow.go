@@ -12,7 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/notify"
 	"github.com/waggle-net/waggle/pkg/rows"
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -109,10 +109,10 @@ func settled(ctx context.Context, events <-chan fsnotify.Event, errors <-chan er
 }
 
 // commit writes the rows that differ.
-func (f *follower) commit(want map[netip.Prefix]tables.IPMasq) error {
+func (f *follower) commit(want map[netip.Prefix]masquerade.IPMasq) error {
 	txn := f.DB.WriteTxn(f.Table)
 	defer txn.Abort()
-	prefix := func(row tables.IPMasq) netip.Prefix { return row.Prefix }
+	prefix := func(row masquerade.IPMasq) netip.Prefix { return row.Prefix }
 	if err := rows.Replace(txn, f.Table, f.Table.All(txn), want, prefix, rows.Identical); err != nil {
 		return err
 	}

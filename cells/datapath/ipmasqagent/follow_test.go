@@ -16,7 +16,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/fsnotify/fsnotify"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
 // TestFollower_WithoutInotify: without notifications the file is read nevertheless, and again at an interval.
@@ -31,7 +31,7 @@ func TestFollower_WithoutInotify(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		db := statedb.New()
-		table, err := tables.NewIPMasqTable(db)
+		table, err := masquerade.NewIPMasqTable(db)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 }
 
 // newCompleteCommand returns the command "complete", which prints whether the table permits pruning.
-func newCompleteCommand(db *statedb.DB, table statedb.Table[tables.IPMasq]) upstream.ScriptCmdOut {
+func newCompleteCommand(db *statedb.DB, table statedb.Table[masquerade.IPMasq]) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("complete", script.Command(script.CmdUsage{Summary: "Tell whether the table is complete"},
 		func(*script.State, ...string) (script.WaitFunc, error) {
 			done, _ := table.Initialized(db.ReadTxn())
@@ -107,10 +107,12 @@ func TestChurn(t *testing.T) {
 		}
 	}
 	var db *statedb.DB
-	var table statedb.Table[tables.IPMasq]
+	var table statedb.Table[masquerade.IPMasq]
 	var root *cell.SimpleHealth
 	h := hive.New(celltest.Infrastructure(), Cell,
-		cell.Invoke(func(d *statedb.DB, t statedb.Table[tables.IPMasq], s *cell.SimpleHealth) { db, table, root = d, t, s }))
+		cell.Invoke(func(d *statedb.DB, t statedb.Table[masquerade.IPMasq], s *cell.SimpleHealth) {
+			db, table, root = d, t, s
+		}))
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	h.RegisterFlags(flags)
 	do(flags.Parse([]string{"--enable-ip-masq-agent", "--ip-masq-agent-config-path=" + path}))
@@ -120,9 +122,9 @@ func TestChurn(t *testing.T) {
 	last, _ := parse(nil)
 	await := func(what string) {
 		t.Helper()
-		var have map[netip.Prefix]tables.IPMasq
+		var have map[netip.Prefix]masquerade.IPMasq
 		for range 3000 {
-			have = map[netip.Prefix]tables.IPMasq{}
+			have = map[netip.Prefix]masquerade.IPMasq{}
 			for row := range table.All(db.ReadTxn()) {
 				have[row.Prefix] = row
 			}

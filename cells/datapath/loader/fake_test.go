@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/tc"
 	"github.com/waggle-net/waggle/pkg/socketlboptions"
@@ -49,7 +49,7 @@ func TestScripts_Sockets(t *testing.T) {
 func cells(o socketlboptions.Options) func(testing.TB) []cell.Cell {
 	return func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			account.Cell,
+			driftledger.Cell,
 			cell.Provide(func() socketlboptions.Options { return o }),
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(

@@ -5,7 +5,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
-	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
 // Cell opens and pins the BPF maps and gives them to other cells.
@@ -20,11 +20,11 @@ var Cell = cell.Module("maps", "Pinned BPF maps",
 
 // implementation is the module without the providers that depend on the machine (kernel, specs).
 var implementation = cell.Group(
-	cell.ProvidePrivate(mapstable.NewTable), // only this cell writes
+	cell.ProvidePrivate(bpfmaps.NewTable), // only this cell writes
 	cell.Provide(
-		statedb.RWTable[*mapstable.Map].ToTable, // anyone may read
-		newMaps,                                 // the open maps, for other cells
-		newCommands,                             // maps/dump
+		statedb.RWTable[*bpfmaps.Map].ToTable, // anyone may read
+		newMaps,                               // the open maps, for other cells
+		newCommands,                           // maps/dump
 	),
 	cell.Invoke(func(pinnedmaps.Maps) {}), // open the maps even if no other cell uses them
 )

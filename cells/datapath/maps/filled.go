@@ -12,7 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
-	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
 // markPrefix is the prefix of the name of a mark: a directory beside the pin of a map that its owner has not filled yet. The mark is created before the pin and
@@ -38,7 +38,7 @@ func (s *store) marked(pin string) bool {
 }
 
 // mark creates the mark of a map, or removes it if the map is filled.
-func (s *store) mark(m *mapstable.Map) error {
+func (s *store) mark(m *bpfmaps.Map) error {
 	if m.Filled {
 		return s.Kernel.Unpin(markOf(m.Pin))
 	}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/testnet"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -28,7 +28,7 @@ type flowRun struct {
 func startFlowRun(t *testing.T, dir string, entries uint32) flowRun {
 	t.Helper()
 	db := statedb.New()
-	table, err := mapstable.NewTable(db)
+	table, err := bpfmaps.NewTable(db)
 	if err != nil {
 		t.Error(err)
 	}

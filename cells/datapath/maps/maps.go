@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
-	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -46,7 +46,7 @@ type params struct {
 	Lifecycle cell.Lifecycle
 	Agent     agentconfig.Agent
 	DB        *statedb.DB
-	Table     statedb.RWTable[*mapstable.Map]
+	Table     statedb.RWTable[*bpfmaps.Map]
 	Kernel    kernel
 	Specs     specs
 	Drift     drift.Watch
@@ -251,7 +251,7 @@ func (s *store) exchange(name string) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	o := s.open[name]
-	if o.shadow == nil || !o.shadow.resized || o.row.Owner != mapstable.OwnerDatapath {
+	if o.shadow == nil || !o.shadow.resized || o.row.Owner != bpfmaps.OwnerDatapath {
 		return
 	}
 	s.copying.Lock()
@@ -277,7 +277,7 @@ func (s *store) publish(all []opened) {
 	defer s.mu.RUnlock()
 	for _, o := range all {
 		now, found := s.open[o.row.Name]
-		if have, _, _ := s.Table.Get(txn, mapstable.ByName(o.row.Name)); found && now.row != have {
+		if have, _, _ := s.Table.Get(txn, bpfmaps.ByName(o.row.Name)); found && now.row != have {
 			_, _, _ = s.Table.Insert(txn, now.row)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
@@ -55,7 +55,7 @@ func cellsOf(newSpecs func() specs) func(testing.TB) []cell.Cell {
 		fake := &fakeKernel{pins: map[string]*ebpf.MapSpec{}, open: map[*ebpf.Map]*ebpf.MapSpec{}, fail: map[string]int{}, removed: make(chan struct{})}
 		return []cell.Cell{
 			agentconfig.Cell,
-			account.Cell,
+			driftledger.Cell,
 			cell.Module("loader", "Who replaces the programs",
 				cell.Provide(attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable)),
 			cell.Module("maps", "Under test",

@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
-	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
 // Suffixes of pins.
@@ -27,7 +27,7 @@ type opened struct {
 	shadow *shadowMap // gets every write too; nil if no programs that use another map can be attached
 	next   *ebpf.Map  // for flows: the map of another size that replaces m when every hook runs programs for it; nil for none
 	err    error
-	row    *mapstable.Map
+	row    *bpfmaps.Map
 }
 
 // openMap opens the pinned map, or creates a map and fills it from the map that programs of another generation read.
@@ -259,10 +259,10 @@ func (s *store) unpinUnknown() error {
 	return err
 }
 
-func describe(l layout, pin string) *mapstable.Map {
+func describe(l layout, pin string) *bpfmaps.Map {
 	o := owner(l.Name)
-	filled := o != mapstable.OwnerEndpointMaps && o != mapstable.OwnerIpcache && o != mapstable.OwnerServiceMaps && o != mapstable.OwnerNodeMaps
-	return &mapstable.Map{Name: l.Name, Type: l.Type.String(), KeySize: l.KeySize, ValueSize: l.ValueSize,
+	filled := o != bpfmaps.OwnerEndpointMaps && o != bpfmaps.OwnerIpcache && o != bpfmaps.OwnerServiceMaps && o != bpfmaps.OwnerNodeMaps
+	return &bpfmaps.Map{Name: l.Name, Type: l.Type.String(), KeySize: l.KeySize, ValueSize: l.ValueSize,
 		MaxEntries: l.MaxEntries, Pin: pin, Owner: o, Filled: filled}
 }
 
@@ -270,13 +270,13 @@ func describe(l layout, pin string) *mapstable.Map {
 func owner(name string) string {
 	switch name {
 	case bpf.MapEndpointFacts, bpf.MapLinks, bpf.MapEndpoints:
-		return mapstable.OwnerEndpointMaps
+		return bpfmaps.OwnerEndpointMaps
 	case bpf.MapIpcache, bpf.MapIpcachePrefixes:
-		return mapstable.OwnerIpcache
+		return bpfmaps.OwnerIpcache
 	case bpf.MapNodes, bpf.MapNodeAddrs:
-		return mapstable.OwnerNodeMaps
+		return bpfmaps.OwnerNodeMaps
 	case bpf.MapServices, bpf.MapBackends, bpf.MapServiceSlots, bpf.MapMaglev, bpf.MapAffinityMembers, bpf.MapSourceRanges:
-		return mapstable.OwnerServiceMaps
+		return bpfmaps.OwnerServiceMaps
 	case bpf.MapDatapath:
 		return "loader"
 	case bpf.MapPolicy, bpf.MapPolicyRanges, bpf.MapCIDRs:
@@ -284,5 +284,5 @@ func owner(name string) string {
 	case bpf.MapNetdevs, bpf.MapUnmasqueraded:
 		return "masquerade"
 	}
-	return mapstable.OwnerDatapath
+	return bpfmaps.OwnerDatapath
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
-	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
 // wide is the layout of a hash table in one release; keys are numbers, values are numbers of valueSize bytes.
@@ -48,7 +48,7 @@ type run struct {
 func startRun(t *testing.T, dir string, l layout) run {
 	t.Helper()
 	db := statedb.New()
-	table, err := mapstable.NewTable(db)
+	table, err := bpfmaps.NewTable(db)
 	if err != nil {
 		t.Error(err)
 	}

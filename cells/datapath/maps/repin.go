@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/hive/cell"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -45,7 +45,7 @@ func (s *store) pinMissing(have []string) (again []string, err error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	missing := make(map[string]*ebpf.Map)
-	var unfilled []*mapstable.Map
+	var unfilled []*bpfmaps.Map
 	for _, o := range s.open {
 		if o.err == nil && !slices.Contains(have, filepath.Base(o.row.Pin)) {
 			missing[o.row.Pin] = o.m

@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
 // Cell maintains the maps netdevs and unmasqueraded.
@@ -17,14 +17,14 @@ var Cell = cell.Module("masquerade", "Source addresses of packets that leave the
 // implementation is the module without its access to the kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
-		tables.NewNetdevTable, tables.NewExclusionTable, // only this cell writes
+		masquerade.NewNetdevTable, masquerade.NewExclusionTable, // only this cell writes
 		newRules,        // the checked flags
 		newInitializers, // complete the tables
 		newVerifier,     // writes rows to the maps and verifies them
 	),
 	cell.Provide( // every cell may read
-		statedb.RWTable[*tables.Netdev].ToTable,
-		statedb.RWTable[*tables.Exclusion].ToTable,
+		statedb.RWTable[*masquerade.Netdev].ToTable,
+		statedb.RWTable[*masquerade.Exclusion].ToTable,
 	),
 	cell.Invoke(
 		registerController, // devices and addresses into rows

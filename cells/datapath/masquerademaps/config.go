@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
 // Config configures the prefixes towards which pods keep their addresses.
@@ -37,10 +37,10 @@ type rules struct {
 	excluded   map[netip.Prefix]string
 }
 
-func newRules(c Config, a agent.Agent) (rules, error) {
+func newRules(c Config, a agentconfig.Agent) (rules, error) {
 	r := rules{ipv4: a.MasqueradeIPv4, ipv6: a.MasqueradeIPv6, excluded: map[netip.Prefix]string{}}
 	for _, text := range c.MasqueradeExcludeCIDRs {
-		if err := r.exclude("masquerade-exclude-cidrs", text, tables.Excluded, 4, 6); err != nil {
+		if err := r.exclude("masquerade-exclude-cidrs", text, masquerade.Excluded, 4, 6); err != nil {
 			return rules{}, err
 		}
 	}
@@ -51,7 +51,7 @@ func newRules(c Config, a agent.Agent) (rules, error) {
 		if native.text == "" {
 			continue
 		}
-		if err := r.exclude(native.flag, native.text, tables.NativeRouting, native.family); err != nil {
+		if err := r.exclude(native.flag, native.text, masquerade.NativeRouting, native.family); err != nil {
 			return rules{}, err
 		}
 	}

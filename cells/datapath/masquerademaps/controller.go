@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -26,21 +26,21 @@ const settle = 20 * time.Millisecond
 type controller struct {
 	cell.In
 	DB         *statedb.DB
-	Netdevs    statedb.RWTable[*tables.Netdev]
-	Exclusions statedb.RWTable[*tables.Exclusion]
+	Netdevs    statedb.RWTable[*masquerade.Netdev]
+	Exclusions statedb.RWTable[*masquerade.Exclusion]
 	Complete   initializers
 	Devices    statedb.Table[*devices.Device]
 	Addresses  statedb.Table[nodeaddresses.Address]
 	LocalNode  statedb.Table[*localnode.LocalNode]
 	Nodes      statedb.Table[*nodes.Node]
-	IPMasq     statedb.Table[tables.IPMasq]
+	IPMasq     statedb.Table[masquerade.IPMasq]
 	Rules      rules
 }
 
 // initializers complete the tables independently: a missing input of one table does not delay the removal of stale entries of the other.
 type initializers struct{ netdevs, exclusions func(statedb.WriteTxn) }
 
-func newInitializers(db *statedb.DB, netdevs statedb.RWTable[*tables.Netdev], exclusions statedb.RWTable[*tables.Exclusion]) initializers {
+func newInitializers(db *statedb.DB, netdevs statedb.RWTable[*masquerade.Netdev], exclusions statedb.RWTable[*masquerade.Exclusion]) initializers {
 	txn := db.WriteTxn(netdevs, exclusions)
 	defer txn.Commit()
 	return initializers{netdevs.RegisterInitializer(txn, "masquerade"), exclusions.RegisterInitializer(txn, "masquerade")}
@@ -89,12 +89,12 @@ func (c *controller) run(ctx context.Context, health cell.Health, exclusions *ex
 
 // netdevs returns the devices that lead out of the node. It includes devices without an address: packets that would need masquerading on such a device are
 // dropped.
-func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) map[int]*tables.Netdev {
-	want := map[int]*tables.Netdev{}
-	byName := map[string]*tables.Netdev{}
+func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) map[int]*masquerade.Netdev {
+	want := map[int]*masquerade.Netdev{}
+	byName := map[string]*masquerade.Netdev{}
 	for _, d := range links {
 		if d.Selected {
-			row := &tables.Netdev{Index: d.Index, Name: d.Name, MasqueradeIPv4: r.ipv4, MasqueradeIPv6: r.ipv6,
+			row := &masquerade.Netdev{Index: d.Index, Name: d.Name, MasqueradeIPv4: r.ipv4, MasqueradeIPv6: r.ipv6,
 				Status: reconciler.StatusPending()}
 			want[d.Index], byName[d.Name] = row, row
 		}
@@ -112,10 +112,10 @@ func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) ma
 	return want
 }
 
-func (c *controller) commitNetdevs(want map[int]*tables.Netdev) error {
+func (c *controller) commitNetdevs(want map[int]*masquerade.Netdev) error {
 	txn := c.DB.WriteTxn(c.Netdevs)
 	defer txn.Abort()
-	if err := rows.Replace(txn, c.Netdevs, c.Netdevs.All(txn), want, func(n *tables.Netdev) int { return n.Index }, rows.Same); err != nil {
+	if err := rows.Replace(txn, c.Netdevs, c.Netdevs.All(txn), want, func(n *masquerade.Netdev) int { return n.Index }, rows.Same); err != nil {
 		return err
 	}
 	c.Complete.netdevs(txn)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -39,7 +39,7 @@ func followExclusions(db *statedb.DB, r rules, table statedb.Table[*nodes.Node])
 }
 
 // upTo applies the changes up to a snapshot.
-func (e *exclusions) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet, self []*localnode.LocalNode, file []tables.IPMasq) {
+func (e *exclusions) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet, self []*localnode.LocalNode, file []masquerade.IPMasq) {
 	e.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
 		for _, p := range rangesOf(before) {
 			e.nodes.Remove(p, before.Name)
@@ -92,27 +92,27 @@ func (e *exclusions) reason(p netip.Prefix) string {
 		return reason
 	}
 	if _, found := e.file[p]; found {
-		return tables.ByIPMasqAgent
+		return masquerade.ByIPMasqAgent
 	}
 	if _, found := e.own[p]; found {
-		return tables.OwnPods
+		return masquerade.OwnPods
 	}
 	if len(e.nodes.Of(p)) > 0 {
-		return tables.OtherPods
+		return masquerade.OtherPods
 	}
 	return ""
 }
 
 // commit writes the rows of the touched prefixes. Unchanged rows keep their status.
-func (e *exclusions) commit(db *statedb.DB, table statedb.RWTable[*tables.Exclusion], complete bool, initialized func(statedb.WriteTxn)) error {
+func (e *exclusions) commit(db *statedb.DB, table statedb.RWTable[*masquerade.Exclusion], complete bool, initialized func(statedb.WriteTxn)) error {
 	if done, _ := table.Initialized(db.ReadTxn()); len(e.touched) == 0 && (done || !complete) {
 		return nil
 	}
 	txn := db.WriteTxn(table)
 	defer txn.Abort()
 	for p := range e.touched {
-		old, _, found := table.Get(txn, tables.ExclusionByPrefix(p))
-		want := &tables.Exclusion{Prefix: p, Reason: e.reason(p), Status: reconciler.StatusPending()}
+		old, _, found := table.Get(txn, masquerade.ExclusionByPrefix(p))
+		want := &masquerade.Exclusion{Prefix: p, Reason: e.reason(p), Status: reconciler.StatusPending()}
 		var err error
 		switch {
 		case want.Reason == "" && found:

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -19,7 +19,7 @@ type exclusionsRig struct {
 	*exclusions
 	db    *statedb.DB
 	nodes statedb.RWTable[*nodes.Node]
-	table statedb.RWTable[*tables.Exclusion]
+	table statedb.RWTable[*masquerade.Exclusion]
 	done  func(statedb.WriteTxn)
 }
 
@@ -27,7 +27,7 @@ func newExclusionsRig(tb testing.TB, r rules) *exclusionsRig {
 	tb.Helper()
 	db := statedb.New()
 	all, err1 := nodes.NewTable(db)
-	table, err2 := tables.NewExclusionTable(db)
+	table, err2 := masquerade.NewExclusionTable(db)
 	require.NoError(tb, err1)
 	require.NoError(tb, err2)
 	txn := db.WriteTxn(table)
@@ -51,7 +51,7 @@ func (r *exclusionsRig) write(tb testing.TB, n *nodes.Node, deleted bool) {
 	require.NoError(tb, err)
 }
 
-func (r *exclusionsRig) round(tb testing.TB, self []*localnode.LocalNode, file []tables.IPMasq, complete bool) {
+func (r *exclusionsRig) round(tb testing.TB, self []*localnode.LocalNode, file []masquerade.IPMasq, complete bool) {
 	tb.Helper()
 	r.upTo(r.db.ReadTxn(), statedb.NewWatchSet(), self, file)
 	require.NoError(tb, r.commit(r.db, r.table, complete, r.done))
@@ -73,9 +73,9 @@ func TestExclusions_AgreeWithFullScan(t *testing.T) {
 		}
 		return list
 	}
-	r := newExclusionsRig(t, rules{excluded: map[netip.Prefix]string{all[0]: tables.NativeRouting}})
+	r := newExclusionsRig(t, rules{excluded: map[netip.Prefix]string{all[0]: masquerade.NativeRouting}})
 	var self []*localnode.LocalNode
-	var file []tables.IPMasq
+	var file []masquerade.IPMasq
 	found := map[string]int{}
 	for i := range 4000 {
 		switch random.IntN(6) {
@@ -84,7 +84,7 @@ func TestExclusions_AgreeWithFullScan(t *testing.T) {
 		case 1:
 			file = nil
 			for _, p := range some() {
-				file = append(file, tables.IPMasq{Prefix: p})
+				file = append(file, masquerade.IPMasq{Prefix: p})
 			}
 		default:
 			n := &nodes.Node{Name: string(rune('a' + random.IntN(3))), CIDRs: some()}
@@ -94,7 +94,7 @@ func TestExclusions_AgreeWithFullScan(t *testing.T) {
 		if random.IntN(4) == 0 {
 			continue // several changes in one round
 		}
-		before := map[netip.Prefix]*tables.Exclusion{}
+		before := map[netip.Prefix]*masquerade.Exclusion{}
 		for row := range r.table.All(r.db.ReadTxn()) {
 			before[row.Prefix] = row
 		}
@@ -103,16 +103,16 @@ func TestExclusions_AgreeWithFullScan(t *testing.T) {
 		want, have := map[netip.Prefix]string{}, map[netip.Prefix]string{}
 		for n := range r.nodes.All(r.db.ReadTxn()) {
 			for _, p := range n.CIDRs[:n.FromNode] {
-				want[p] = tables.OtherPods
+				want[p] = masquerade.OtherPods
 			}
 		}
 		for _, n := range self {
-			want[n.IPv4.AllocRange] = tables.OwnPods
+			want[n.IPv4.AllocRange] = masquerade.OwnPods
 		}
 		for _, m := range file {
-			want[m.Prefix] = tables.ByIPMasqAgent
+			want[m.Prefix] = masquerade.ByIPMasqAgent
 		}
-		want[all[0]] = tables.NativeRouting
+		want[all[0]] = masquerade.NativeRouting
 		for row := range r.table.All(r.db.ReadTxn()) {
 			have[row.Prefix] = row.Reason
 			found[row.Reason]++

@@ -6,7 +6,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/mapreconciler"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
 // kernel is the interface to the two maps.
@@ -31,7 +31,7 @@ func newKernel(m pinnedmaps.Maps) kernel {
 }
 
 // netdevEntry returns the map entry of a row.
-func netdevEntry(n *tables.Netdev) (uint32, bpf.Netdev) {
+func netdevEntry(n *masquerade.Netdev) (uint32, bpf.Netdev) {
 	v := bpf.Netdev{Ipv4: bpf.IPv4Word(n.IPv4), Ipv6: bpf.IPv6Bytes(n.IPv6)}
 	if n.MasqueradeIPv4 {
 		v.Flags |= bpf.NetdevMasqueradeIPv4
@@ -43,4 +43,4 @@ func netdevEntry(n *tables.Netdev) (uint32, bpf.Netdev) {
 }
 
 // exclusionEntry returns the map entry of a row.
-func exclusionEntry(e *tables.Exclusion) (netip.Prefix, uint32) { return e.Prefix, 1 }
+func exclusionEntry(e *masquerade.Exclusion) (netip.Prefix, uint32) { return e.Prefix, 1 }

@@ -19,12 +19,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
@@ -35,11 +35,11 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			account.Cell,
+			driftledger.Cell,
 			agentconfig.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(newInputs, statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
-					statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[tables.IPMasq].ToTable),
+					statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[masquerade.IPMasq].ToTable),
 			),
 			cell.Module("masquerade", "Under test",
 				cell.Config(DefaultConfig),
@@ -54,13 +54,13 @@ func TestScripts(t *testing.T) {
 // newInputs creates the input tables, and a command that completes the named tables, or all.
 func newInputs(db *statedb.DB) (
 	links statedb.RWTable[*devices.Device], addrs statedb.RWTable[nodeaddresses.Address], node statedb.RWTable[*localnode.LocalNode],
-	all statedb.RWTable[*nodes.Node], file statedb.RWTable[tables.IPMasq], cmd upstream.ScriptCmdOut, err error,
+	all statedb.RWTable[*nodes.Node], file statedb.RWTable[masquerade.IPMasq], cmd upstream.ScriptCmdOut, err error,
 ) {
 	var errs [5]error
 	links, errs[0] = devices.NewTable(db)
 	addrs, errs[1] = nodeaddresses.NewTable(db)
 	node, errs[2] = localnode.NewTable(db)
-	file, errs[3] = tables.NewIPMasqTable(db)
+	file, errs[3] = masquerade.NewIPMasqTable(db)
 	all, errs[4] = nodes.NewTable(db)
 	if err = errors.Join(errs[:]...); err != nil {
 		return

@@ -13,14 +13,14 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/mapreconciler"
 	"github.com/waggle-net/waggle/pkg/drift"
-	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // verifier compares the maps with their rows.
 type verifier struct {
-	netdevs    mapreconciler.Check[*tables.Netdev, uint32, bpf.Netdev]
-	exclusions mapreconciler.Check[*tables.Exclusion, netip.Prefix, uint32]
+	netdevs    mapreconciler.Check[*masquerade.Netdev, uint32, bpf.Netdev]
+	exclusions mapreconciler.Check[*masquerade.Exclusion, netip.Prefix, uint32]
 	watch      drift.Watch
 }
 
@@ -28,16 +28,16 @@ type verifierParams struct {
 	cell.In
 
 	Reconciler reconciler.Params
-	Netdevs    statedb.RWTable[*tables.Netdev]
-	Exclusions statedb.RWTable[*tables.Exclusion]
+	Netdevs    statedb.RWTable[*masquerade.Netdev]
+	Exclusions statedb.RWTable[*masquerade.Exclusion]
 	Kernel     kernel
 	Drift      drift.Watch
 }
 
 // newVerifier registers one reconciler for each table, and keeps their prune functions.
 func newVerifier(p verifierParams) (*verifier, error) {
-	netdevs := mapreconciler.Map[*tables.Netdev, uint32, bpf.Netdev]{Name: bpf.MapNetdevs, Entries: p.Kernel.netdevs, Entry: netdevEntry}
-	exclusions := mapreconciler.Map[*tables.Exclusion, netip.Prefix, uint32]{
+	netdevs := mapreconciler.Map[*masquerade.Netdev, uint32, bpf.Netdev]{Name: bpf.MapNetdevs, Entries: p.Kernel.netdevs, Entry: netdevEntry}
+	exclusions := mapreconciler.Map[*masquerade.Exclusion, netip.Prefix, uint32]{
 		Name: bpf.MapUnmasqueraded, Entries: p.Kernel.exclusions, Entry: exclusionEntry}
 	a, err1 := mapreconciler.Register(p.Reconciler, netdevs.Name, p.Netdevs, netdevs, nil)
 	b, err2 := mapreconciler.Register(p.Reconciler, exclusions.Name, p.Exclusions, exclusions, nil)

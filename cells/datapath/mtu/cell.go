@@ -7,18 +7,18 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
-	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
 )
 
 // Cell computes the MTU of pod links and of routes of pods. It is the only writer of the table mtus.
 var Cell = cell.Module("mtu", "Size of the packets of pods",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		tables.NewTable, // only this cell writes
-		newSettings,     // checked flag
+		mtus.NewTable, // only this cell writes
+		newSettings,   // checked flag
 	),
-	cell.Provide(statedb.RWTable[tables.MTU].ToTable),
+	cell.Provide(statedb.RWTable[mtus.MTU].ToTable),
 	cell.Invoke(registerController),
 )
 
@@ -47,7 +47,7 @@ type settings struct {
 	overhead int // bytes that the tunnel between nodes adds to a packet; 0 without one
 }
 
-func newSettings(c Config, a agent.Agent) (settings, error) {
+func newSettings(c Config, a agentconfig.Agent) (settings, error) {
 	if c.MTU != 0 && (c.MTU < smallest || c.MTU > limit) {
 		return settings{}, fmt.Errorf("--mtu=%d: must be 0 or from %d to %d", c.MTU, smallest, limit)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -30,7 +30,7 @@ const detectedLimit = 65520
 type controller struct {
 	cell.In
 	DB        *statedb.DB
-	MTUs      statedb.RWTable[tables.MTU]
+	MTUs      statedb.RWTable[mtus.MTU]
 	Devices   statedb.Table[*devices.Device]
 	Addresses statedb.Table[devices.Address]
 	Routes    statedb.Table[*devices.Route]
@@ -66,10 +66,10 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 
 // compute returns the row. The device with the node's address gives the MTU, because packets of pods leave the node through this device. The device of the
 // default route is the second choice and provisional until the local node is ready; the fallback is always provisional.
-func (c *controller) compute(txn statedb.ReadTxn) tables.MTU {
-	row := func(mtu int, source string, provisional bool) tables.MTU {
+func (c *controller) compute(txn statedb.ReadTxn) mtus.MTU {
+	row := func(mtu int, source string, provisional bool) mtus.MTU {
 		// The route MTU is not reduced below 1280, which IPv6 requires of a link; outer packets are then fragmented.
-		return tables.MTU{Prefix: tables.Default, DeviceMTU: mtu, RouteMTU: max(mtu-c.Settings.overhead, min(mtu, smallest)), Source: source, Provisional: provisional}
+		return mtus.MTU{Prefix: mtus.Default, DeviceMTU: mtu, RouteMTU: max(mtu-c.Settings.overhead, min(mtu, smallest)), Source: source, Provisional: provisional}
 	}
 	if c.Settings.flag != 0 {
 		return row(c.Settings.flag, "flag", false)
@@ -125,10 +125,10 @@ func (c *controller) withDefaultRoute(txn statedb.ReadTxn) int {
 // mainTable is RT_TABLE_MAIN.
 const mainTable = 254
 
-func (c *controller) commit(want tables.MTU, done func(statedb.WriteTxn)) error {
+func (c *controller) commit(want mtus.MTU, done func(statedb.WriteTxn)) error {
 	txn := c.DB.WriteTxn(c.MTUs)
 	defer txn.Abort()
-	if err := rows.Put(txn, c.MTUs, tables.ByPrefix(tables.Default), want, rows.Identical); err != nil {
+	if err := rows.Put(txn, c.MTUs, mtus.ByPrefix(mtus.Default), want, rows.Identical); err != nil {
 		return err
 	}
 	done(txn)

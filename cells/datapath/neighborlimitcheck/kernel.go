@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/tables/neighborlimits"
 )
@@ -25,7 +25,7 @@ type kernel struct {
 	statistics string // directory of the counters: "/proc/net/stat"
 }
 
-func newKernel(a agent.Agent) kernel {
+func newKernel(a agentconfig.Agent) kernel {
 	return kernel{sysctlfs.Below(a.Procfs), "/proc/self/net/stat"} // namespace of the agent; --procfs may contain only settings
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/sysctlfs"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -86,7 +86,7 @@ func TestParse_Malformed(t *testing.T) {
 // TestKernel_ThisMachine reads the real files. In a namespace without the limits, the error must be errHidden.
 func TestKernel_ThisMachine(t *testing.T) {
 	t.Parallel()
-	rows, err := newKernel(agent.Agent{Procfs: "/proc"}).read()
+	rows, err := newKernel(agentconfig.Agent{Procfs: "/proc"}).read()
 	if _, hidden := os.Stat("/proc/sys/net/ipv4/neigh/default/gc_thresh3"); hidden != nil {
 		if !errors.Is(err, errHidden) {
 			t.Errorf("rows %v, error %v", rows, err)

@@ -3,10 +3,10 @@ package overlay
 import (
 	"errors"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 )
 
-type row = tables.Overlay
+type row = overlays.Overlay
 
 var errBroken = errors.New("netlink is tired")
 

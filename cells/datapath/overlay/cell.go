@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 )
 
 // Cell maintains the tunnel device and the pod ranges behind it.
@@ -17,10 +17,10 @@ var Cell = cell.Module("overlay", "Tunnel to the pods of other nodes",
 // implementation is the module without its kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
-		tables.NewTable, // only this cell writes
+		overlays.NewTable, // only this cell writes
 		newOps,
 	),
-	cell.Provide(statedb.RWTable[*tables.Overlay].ToTable), // every cell may read
+	cell.Provide(statedb.RWTable[*overlays.Overlay].ToTable), // every cell may read
 	cell.Invoke(
 		registerController, // nodes into the row and ipcache
 		registerReconciler, // the row into the device

@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/rows"
@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
-	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -40,8 +40,8 @@ const (
 type controller struct {
 	cell.In
 	DB          *statedb.DB
-	Agent       agent.Agent
-	Table       statedb.RWTable[*tables.Overlay]
+	Agent       agentconfig.Agent
+	Table       statedb.RWTable[*overlays.Overlay]
 	Nodes       statedb.Table[*nodes.Node]
 	LocalNode   statedb.Table[*localnode.LocalNode]
 	MTUs        statedb.Table[mtus.MTU]
@@ -81,7 +81,7 @@ func (c *controller) disable(ctx context.Context, health cell.Health, all *range
 	defer all.rows.Close()
 	return loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Nodes}, Pause: settle}, func(r *loop.Round) error {
 		c.claim(r, all)
-		health.OK("Disabled: --routing-mode=" + agent.RoutingNative)
+		health.OK("Disabled: --routing-mode=" + agentconfig.RoutingNative)
 		return nil
 	})
 }
@@ -148,11 +148,11 @@ func (c *controller) self(r *loop.Round) *localnode.LocalNode {
 }
 
 // desired computes the row without its source, and reports whether the device exists.
-func (c *controller) desired(r *loop.Round, self *localnode.LocalNode) (want *tables.Overlay, exists bool) {
+func (c *controller) desired(r *loop.Round, self *localnode.LocalNode) (want *overlays.Overlay, exists bool) {
 	mtu, _ := loop.Get(r, c.MTUs, mtus.ByPrefix(mtus.Default))
 	hook := attachments.Attachment{Kind: attachments.TCX, Device: podlink.OverlayDevice, Hook: "ingress"}
 	program, found := loop.Get(r, c.Attachments, attachments.ByKey(hook.Key()))
-	want = &tables.Overlay{Device: podlink.OverlayDevice, Port: c.Agent.TunnelPort, MAC: macOf(c.Agent.NodeName), MTU: mtu.DeviceMTU, RouteMTU: mtu.RouteMTU,
+	want = &overlays.Overlay{Device: podlink.OverlayDevice, Port: c.Agent.TunnelPort, MAC: macOf(c.Agent.NodeName), MTU: mtu.DeviceMTU, RouteMTU: mtu.RouteMTU,
 		IPv4: self.IPv4.Router, IPv6: self.IPv6.Router}
 	for d := range loop.List(r, c.Devices, devices.ByName(podlink.HostDevice)) {
 		want.Way, want.HostMAC = d.Index, d.MAC
@@ -166,7 +166,7 @@ func (c *controller) desired(r *loop.Round, self *localnode.LocalNode) (want *ta
 
 // checksums sets in a row whether a pair of devices completes checksums, and reports whether the pair exists. The pair stays until no slot of a node refers to
 // it, because packets that programs send to a deleted device are lost.
-func (c *controller) checksums(r *loop.Round, want *tables.Overlay) (exists bool) {
+func (c *controller) checksums(r *loop.Round, want *overlays.Overlay) (exists bool) {
 	corrupted, corruptedChanged := pathtests.CorruptedPaths(r.Txn, c.Tests)
 	r.Changed.Add(corruptedChanged)
 	hook := attachments.Attachment{Kind: attachments.TCX, Device: podlink.ChecksumPeer, Hook: "ingress"}
@@ -196,11 +196,11 @@ func (c *controller) completed(r *loop.Round) bool {
 }
 
 // commit inserts want; nil inserts no row.
-func (c *controller) commit(want *tables.Overlay, done func(statedb.WriteTxn)) error {
+func (c *controller) commit(want *overlays.Overlay, done func(statedb.WriteTxn)) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
 	if want != nil {
-		if err := rows.Put(txn, c.Table, tables.ByDevice(want.Device), want.WithStatus(reconciler.StatusPending()), rows.Same); err != nil {
+		if err := rows.Put(txn, c.Table, overlays.ByDevice(want.Device), want.WithStatus(reconciler.StatusPending()), rows.Same); err != nil {
 			return err
 		}
 	}

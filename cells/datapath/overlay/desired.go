@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -46,7 +46,7 @@ func macOf(node string) (addr mac.Addr) {
 
 // desiredSysctls returns the settings that let packets from the tunnel pass the stack: the reverse path to their sources leads to waggle_host. With pair, they
 // also prevent the devices of the pair from sending packets of their own.
-func desiredSysctls(a agent.Agent, pair bool) []sysctls.Setting {
+func desiredSysctls(a agentconfig.Agent, pair bool) []sysctls.Setting {
 	const device = podlink.OverlayDevice
 	all := []sysctls.Setting{
 		{Name: "net/ipv4/conf/" + device + "/forwarding", Value: "1"},

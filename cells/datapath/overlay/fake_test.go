@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
@@ -28,7 +28,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
-	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
@@ -143,7 +143,7 @@ func (k *fakeKernel) PortOwner(uint16, string) (string, error) {
 	return "", nil
 }
 
-func (k *fakeKernel) Publish(index int, row *tables.Overlay) error {
+func (k *fakeKernel) Publish(index int, row *overlays.Overlay) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.published = fmt.Sprintf("device %d from %s way %d node %s %s, frames of %s up to %d bytes", index, row.Source, row.Way, row.IPv4, row.IPv6,
@@ -293,7 +293,7 @@ func TestScripts(t *testing.T) {
 func underTest() []cell.Cell {
 	c := &contributions{}
 	return []cell.Cell{
-		agent.Cell, account.Cell,
+		agentconfig.Cell, driftledger.Cell,
 		cell.Provide(
 			newNodes, statedb.RWTable[*nodes.Node].ToTable,
 			devices.NewTable, statedb.RWTable[*devices.Device].ToTable,

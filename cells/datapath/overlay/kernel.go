@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 )
 
 // device is a device in the kernel.
@@ -49,7 +49,7 @@ type kernel interface {
 	// EndCompletion deletes the pair. A missing pair is a success.
 	EndCompletion() error
 	// Publish writes for programs the index of the device, 0 for none, and the addresses, the device towards the tunnel and the frame properties of the row.
-	Publish(index int, row *tables.Overlay) error
+	Publish(index int, row *overlays.Overlay) error
 }
 
 // realKernel implements [kernel].
@@ -140,7 +140,7 @@ func (k *realKernel) PortOwner(port uint16, own string) (string, error) {
 	return processOf(k.procfs, port)
 }
 
-func (k *realKernel) Publish(index int, row *tables.Overlay) error {
+func (k *realKernel) Publish(index int, row *overlays.Overlay) error {
 	frames := bpf.Encap{Mac: row.HostMAC}
 	if index != 0 && row.Way != 0 { // programs encapsulate only while the device exists for the packets that they leave to it
 		frames.Mtu = uint32(row.RouteMTU)

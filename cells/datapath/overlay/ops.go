@@ -13,16 +13,16 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/podlink"
-	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // pruneInterval is the interval of the scans for a leftover device. A start prunes at once; later no leftover device appears.
 const pruneInterval = 30 * time.Minute
 
-func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Overlay], o *ops) error {
+func registerReconciler(params reconciler.Params, table statedb.RWTable[*overlays.Overlay], o *ops) error {
 	_, err := watchdog.Register(params, table,
-		(*tables.Overlay).Clone, (*tables.Overlay).WithStatus, (*tables.Overlay).GetStatus, o, nil,
+		(*overlays.Overlay).Clone, (*overlays.Overlay).WithStatus, (*overlays.Overlay).GetStatus, o, nil,
 		reconciler.WithName("tunnel"),
 		reconciler.WithRefreshing(0, nil), // the repair job finds differences in the observed table
 		reconciler.WithPruning(pruneInterval),
@@ -40,7 +40,7 @@ func newOps(k kernel) *ops { return &ops{k} }
 
 // Update implements reconciler.Operations. It publishes the device last, and only while it is up: packets that programs send into a device that is down are
 // lost without a drop reason.
-func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Overlay) error {
+func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *overlays.Overlay) error {
 	have, created, err := o.ensure(row)
 	if err != nil {
 		return fmt.Errorf("create device %s: %w", row.Device, err)
@@ -77,7 +77,7 @@ func (o *ops) uncomplete() error {
 }
 
 // ensure returns the device, and whether it is new. It creates a device of a previous run with another port again; a foreign device is an error.
-func (o *ops) ensure(row *tables.Overlay) (_ device, created bool, _ error) {
+func (o *ops) ensure(row *overlays.Overlay) (_ device, created bool, _ error) {
 	have, found, err := o.kernel.Get(row.Device)
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ func (o *ops) ensure(row *tables.Overlay) (_ device, created bool, _ error) {
 }
 
 // taken returns an error that names the user of the port.
-func (o *ops) taken(row *tables.Overlay) error {
+func (o *ops) taken(row *overlays.Overlay) error {
 	who, err := o.kernel.PortOwner(row.Port, row.Device)
 	if who == "" {
 		who = "another device or process"
@@ -110,12 +110,12 @@ func (o *ops) taken(row *tables.Overlay) error {
 }
 
 // Delete implements reconciler.Operations.
-func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Overlay) error {
+func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *overlays.Overlay) error {
 	return o.remove(row.Device)
 }
 
 // Prune implements reconciler.Operations. The agent owns a device by its name, kind and group.
-func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables.Overlay, statedb.Revision]) error {
+func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*overlays.Overlay, statedb.Revision]) error {
 	for range rows {
 		return nil // there is one device, and its row exists
 	}
@@ -123,7 +123,7 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables
 }
 
 func (o *ops) remove(name string) error {
-	if err := o.kernel.Publish(0, &tables.Overlay{}); err != nil {
+	if err := o.kernel.Publish(0, &overlays.Overlay{}); err != nil {
 		return fmt.Errorf("clear the map overlay: %w", err)
 	}
 	have, found, err := o.kernel.Get(name)

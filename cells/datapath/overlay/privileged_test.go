@@ -12,14 +12,14 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/podlink"
-	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // unpublished is a real kernel without the map.
 type unpublished struct{ *realKernel }
 
-func (unpublished) Publish(int, *tables.Overlay) error { return nil }
+func (unpublished) Publish(int, *overlays.Overlay) error { return nil }
 
 // inNamespace runs a test with real devices in a namespace of its own.
 func inNamespace(t *testing.T, test func(k *realKernel)) {
@@ -35,8 +35,8 @@ func inNamespace(t *testing.T, test func(k *realKernel)) {
 	})
 }
 
-func wanted() *tables.Overlay {
-	return &tables.Overlay{Device: podlink.OverlayDevice, Port: 8472, MAC: macOf("node-1"), MTU: 1500, Up: true}
+func wanted() *overlays.Overlay {
+	return &overlays.Overlay{Device: podlink.OverlayDevice, Port: 8472, MAC: macOf("node-1"), MTU: 1500, Up: true}
 }
 
 func TestPrivilegedOps_DeviceIsCreatedReusedAndDeleted(t *testing.T) {
@@ -44,8 +44,8 @@ func TestPrivilegedOps_DeviceIsCreatedReusedAndDeleted(t *testing.T) {
 	inNamespace(t, func(k *realKernel) {
 		o := newOps(unpublished{k})
 		var first int
-		for _, change := range []func(*tables.Overlay){func(*tables.Overlay) {}, func(*tables.Overlay) {}, func(r *tables.Overlay) { r.MTU = 1400 },
-			func(r *tables.Overlay) { r.MAC = macOf("node-2") }, func(r *tables.Overlay) { r.Port = 4789 }} {
+		for _, change := range []func(*overlays.Overlay){func(*overlays.Overlay) {}, func(*overlays.Overlay) {}, func(r *overlays.Overlay) { r.MTU = 1400 },
+			func(r *overlays.Overlay) { r.MAC = macOf("node-2") }, func(r *overlays.Overlay) { r.Port = 4789 }} {
 			row := wanted()
 			change(row)
 			before, _, _ := k.Get(podlink.OverlayDevice)

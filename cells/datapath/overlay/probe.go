@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // newProbe returns the capabilities of programs to use the tunnel without its device, and to bypass the stack at all. Programs that bypass the stack also
 // bypass the node's netfilter and IPsec, so they do not bypass it where netfilter or IPsec must process the packets of pods. Without a tunnel the probe does
 // not query the kernel.
-func newProbe(settings agent.Agent) bpf.EncapProbe {
+func newProbe(settings agentconfig.Agent) bpf.EncapProbe {
 	return sync.OnceValue(func() bpf.EncapSupport {
 		if err := hindrance(settings, netlink.XfrmPolicyList); err != nil {
 			return bpf.EncapSupport{Err: err, Stack: err}
@@ -28,7 +28,7 @@ func newProbe(settings agent.Agent) bpf.EncapProbe {
 }
 
 // hindrance returns why packets of pods must pass the stack independently of the kernel's capabilities. A kernel without IPsec has no policies to list.
-func hindrance(settings agent.Agent, policies func(family int) ([]netlink.XfrmPolicy, error)) error {
+func hindrance(settings agentconfig.Agent, policies func(family int) ([]netlink.XfrmPolicy, error)) error {
 	if settings.HostLegacyRouting {
 		return errors.New("--enable-host-legacy-routing=true")
 	}

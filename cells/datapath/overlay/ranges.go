@@ -8,7 +8,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -18,7 +18,7 @@ import (
 // packets to it are not masqueraded. With a tunnel the claim names the node behind which the address is; pods of a node without an address for the tunnel are
 // unknown as well, but not reachable. Every claim to a single address has precedence over the ranges.
 type ranges struct {
-	agent     agent.Agent
+	agent     agentconfig.Agent
 	rows      *clusternodes.Rows
 	self      *nodes.Node // the row of this node; nil without one
 	names     clusternodes.Names
@@ -27,7 +27,7 @@ type ranges struct {
 }
 
 // followRanges starts without nodes: the first [ranges.upTo] adds all existing nodes.
-func followRanges(db *statedb.DB, a agent.Agent, table statedb.Table[*nodes.Node]) (*ranges, error) {
+func followRanges(db *statedb.DB, a agentconfig.Agent, table statedb.Table[*nodes.Node]) (*ranges, error) {
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
 	rows, err := clusternodes.FollowRows(txn, table)
@@ -70,7 +70,7 @@ func (r *ranges) join(n *nodes.Node, touched map[netip.Prefix]struct{}) {
 	known := n.Address(r.agent.UnderlayIPv6).IsValid()
 	if !known && len(n.CIDRs) > 0 {
 		r.unreached[n.Name] = fmt.Errorf("node %s has no %s address for the tunnel: give it an InternalIP of %[2]s, or use another --underlay-protocol "+
-			"or --routing-mode=%[3]s on all nodes", n.Name, r.agent.Underlay(), agent.RoutingNative)
+			"or --routing-mode=%[3]s on all nodes", n.Name, r.agent.Underlay(), agentconfig.RoutingNative)
 	}
 	for _, p := range r.of(n) {
 		touched[p] = struct{}{}

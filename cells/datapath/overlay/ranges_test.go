@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
@@ -27,7 +27,7 @@ func newRangesRig(tb testing.TB) *rangesRig {
 	db := statedb.New()
 	table, err := nodes.NewTable(db)
 	require.NoError(tb, err)
-	r, err := followRanges(db, agent.Agent{EnableIPv4: true, UnderlayIPv6: false, TunnelPort: 8472}, table)
+	r, err := followRanges(db, agentconfig.Agent{EnableIPv4: true, UnderlayIPv6: false, TunnelPort: 8472}, table)
 	require.NoError(tb, err)
 	tb.Cleanup(r.rows.Close)
 	return &rangesRig{r, db, table, map[netip.Prefix]ipcache.Claim{}}

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
-	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -21,7 +21,7 @@ import (
 type repair struct {
 	cell.In
 	Drift   drift.Watch
-	Table   statedb.RWTable[*tables.Overlay]
+	Table   statedb.RWTable[*overlays.Overlay]
 	Devices statedb.Table[*devices.Device]
 }
 
@@ -41,7 +41,7 @@ func (r *repair) run(ctx context.Context, health cell.Health) error {
 
 // mark returns the delay of the next check, 0 to wait for a change.
 func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration) {
-	drift.Mark(r.Drift, r.Table, txn, func(row *tables.Overlay) []driftrepairs.Finding {
+	drift.Mark(r.Drift, r.Table, txn, func(row *overlays.Overlay) []driftrepairs.Finding {
 		var d *devices.Device
 		for d = range r.Devices.List(txn, devices.ByName(row.Device)) {
 			break
@@ -60,7 +60,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 }
 
 // pairDifference describes how the pair that completes checksums differs from the row; "" when it does not.
-func (r *repair) pairDifference(txn statedb.ReadTxn, row *tables.Overlay) string {
+func (r *repair) pairDifference(txn statedb.ReadTxn, row *overlays.Overlay) string {
 	for _, name := range []string{podlink.ChecksumDevice, podlink.ChecksumPeer} {
 		var d *devices.Device
 		for d = range r.Devices.List(txn, devices.ByName(name)) {
@@ -79,7 +79,7 @@ func (r *repair) pairDifference(txn statedb.ReadTxn, row *tables.Overlay) string
 }
 
 // difference describes how the device differs from the row; "" when it does not.
-func difference(row *tables.Overlay, d *devices.Device) string {
+func difference(row *overlays.Overlay, d *devices.Device) string {
 	switch {
 	case d == nil:
 		return "missing"

@@ -4,10 +4,10 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 )
 
-// Cell writes desired routes to the kernel. It owns the routes with protocol [tables.Protocol].
+// Cell writes desired routes to the kernel. It owns the routes with protocol [desiredroutes.Protocol].
 var Cell = cell.Module("desired-routes", "Routes of the agent",
 	cell.ProvidePrivate(newKernel), // netlink
 	Reconciler,
@@ -16,11 +16,11 @@ var Cell = cell.Module("desired-routes", "Routes of the agent",
 // Reconciler is the cell without its kernel, for tests that provide one.
 var Reconciler = cell.Group(
 	cell.ProvidePrivate(
-		tables.NewTable, // features contribute through the writer only
+		desiredroutes.NewTable, // features contribute through the writer only
 		newOps,
 	),
 	cell.Provide(
-		statedb.RWTable[*tables.Route].ToTable,
+		statedb.RWTable[*desiredroutes.Route].ToTable,
 		newWriter, // interface for the contributions of features
 	),
 	cell.Invoke(registerReconciler, registerRepair),

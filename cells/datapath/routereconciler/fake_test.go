@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
@@ -116,14 +116,14 @@ func seenAs(r route) *devices.Route {
 }
 
 // commands returns script commands that contribute routes, change the fake and print it.
-func (k *fakeKernel) commands(w tables.Writer) hive.ScriptCmdsOut {
+func (k *fakeKernel) commands(w desiredroutes.Writer) hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"want": script.Command(script.CmdUsage{Summary: "replace the routes of an owner", Args: "owner [prefix,device,source]..."},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
-				var routes []tables.Route
+				var routes []desiredroutes.Route
 				for _, spec := range args[1:] {
 					f := strings.Split(spec, ",")
-					routes = append(routes, tables.Route{Table: 254, Dst: netip.MustParsePrefix(f[0]), Device: f[1], Src: netip.MustParseAddr(f[2])})
+					routes = append(routes, desiredroutes.Route{Table: 254, Dst: netip.MustParsePrefix(f[0]), Device: f[1], Src: netip.MustParseAddr(f[2])})
 				}
 				return nil, w.Replace(args[0], routes)
 			}),

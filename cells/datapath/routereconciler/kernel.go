@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 )
 
 var (
@@ -91,7 +91,7 @@ func (k *netlinkKernel) List() ([]route, error) {
 	}
 	var routes []route
 	for _, r := range all {
-		if r.Type == unix.RTN_UNICAST || r.Protocol == tables.Protocol {
+		if r.Type == unix.RTN_UNICAST || r.Protocol == desiredroutes.Protocol {
 			routes = append(routes, fromNetlink(r))
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 )
 
 // ops writes rows to the kernel.
@@ -22,7 +22,7 @@ type ops struct {
 func newOps(k kernel) *ops { return &ops{kernel: k, pruned: make(chan error, 1)} }
 
 // Update implements reconciler.Operations.
-func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Route) error {
+func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *desiredroutes.Route) error {
 	link, err := o.kernel.LinkIndex(row.Device)
 	if err != nil {
 		return fmt.Errorf("add route %s dev %s: %w", row.Dst, row.Device, err)
@@ -48,7 +48,7 @@ func (o *ops) takeOver(want route) error {
 		if have.Table != want.Table || have.Dst != want.Dst || have.Priority != want.Priority {
 			continue
 		}
-		if have.Protocol != tables.Protocol {
+		if have.Protocol != desiredroutes.Protocol {
 			return fmt.Errorf("a route of protocol %d with this destination and metric exists: remove it or choose another pod CIDR",
 				have.Protocol)
 		}
@@ -60,7 +60,7 @@ func (o *ops) takeOver(want route) error {
 }
 
 // Delete implements reconciler.Operations.
-func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Route) error {
+func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *desiredroutes.Route) error {
 	if err := o.kernel.Delete(wanted(row, 0)); err != nil {
 		return fmt.Errorf("delete route %s dev %s: %w", row.Dst, row.Device, err)
 	}
@@ -68,7 +68,7 @@ func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, r
 }
 
 // Prune implements reconciler.Operations. It removes every owned route without a row.
-func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables.Route, statedb.Revision]) error {
+func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*desiredroutes.Route, statedb.Revision]) error {
 	err := o.prune(rows)
 	select {
 	case <-o.pruned: // unread outcome of an earlier prune; the new one replaces it
@@ -78,7 +78,7 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables
 	return err
 }
 
-func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
+func (o *ops) prune(rows iter.Seq2[*desiredroutes.Route, statedb.Revision]) error {
 	type destination struct {
 		table    int
 		dst      netip.Prefix
@@ -95,7 +95,7 @@ func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
 	var errs []error
 	for _, have := range all {
 		_, ok := keep[destination{have.Table, have.Dst, have.Priority}]
-		if ok || have.Protocol != tables.Protocol {
+		if ok || have.Protocol != desiredroutes.Protocol {
 			continue
 		}
 		if err := o.kernel.Delete(have); err != nil {
@@ -106,9 +106,9 @@ func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
 }
 
 // wanted returns the desired route of a row in the kernel's form.
-func wanted(row *tables.Route, link int) route {
+func wanted(row *desiredroutes.Route, link int) route {
 	r := route{Table: row.Table, Dst: row.Dst, Link: link, Gw: row.Gw, Src: row.Src, MTU: row.MTU, Scope: row.Scope,
-		Priority: row.Priority(), Protocol: tables.Protocol}
+		Priority: row.Priority(), Protocol: desiredroutes.Protocol}
 	if row.Dst.Addr().Is6() {
 		r.Scope = 0
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -51,15 +51,15 @@ func mustAddr(s string) *netlink.Addr {
 }
 
 // rows returns one route of each family, as base-devices contributes them.
-func rows() []*tables.Route {
-	return []*tables.Route{
+func rows() []*desiredroutes.Route {
+	return []*desiredroutes.Route{
 		{Table: 254, Dst: netip.MustParsePrefix("10.1.0.0/24"), Device: "host", Src: netip.MustParseAddr("10.1.0.1"), Scope: 253},
 		{Table: 254, Dst: netip.MustParsePrefix("fd00::/64"), Device: "host", Src: netip.MustParseAddr("fd00::1"), MTU: 1400},
 	}
 }
 
 // find returns the route of a row from the kernel.
-func find(t *testing.T, k *netlinkKernel, row *tables.Route) (route, bool) {
+func find(t *testing.T, k *netlinkKernel, row *desiredroutes.Route) (route, bool) {
 	t.Helper()
 	all, err := k.List()
 	if err != nil {
@@ -122,7 +122,7 @@ func TestPrivilegedOps_ForeignRouteStays(t *testing.T) {
 		if err := o.Update(context.Background(), nil, 0, row); err == nil {
 			t.Fatal("a foreign route was taken over")
 		}
-		if err := errors.Join(o.Delete(context.Background(), nil, 0, row), o.prune(func(func(*tables.Route, uint64) bool) {})); err != nil {
+		if err := errors.Join(o.Delete(context.Background(), nil, 0, row), o.prune(func(func(*desiredroutes.Route, uint64) bool) {})); err != nil {
 			t.Fatal(err)
 		}
 		if have, _ := find(t, k, row); have != foreign {
@@ -142,7 +142,7 @@ func TestPrivilegedOps_PruneRemovesOnlyOwnRoutes(t *testing.T) {
 		}
 	}
 	before, _ := k.List()
-	if err := o.prune(func(yield func(*tables.Route, uint64) bool) { yield(keep, 0) }); err != nil {
+	if err := o.prune(func(yield func(*desiredroutes.Route, uint64) bool) { yield(keep, 0) }); err != nil {
 		t.Fatal(err)
 	}
 	after, _ := k.List()

@@ -10,16 +10,16 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 // pruneInterval is the interval of the scans for leftover routes of the agent.
 const pruneInterval = 30 * time.Minute
 
-func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Route], o *ops) error {
+func registerReconciler(params reconciler.Params, table statedb.RWTable[*desiredroutes.Route], o *ops) error {
 	r, err := watchdog.Register(params, table,
-		(*tables.Route).Clone, (*tables.Route).WithStatus, (*tables.Route).GetStatus, o, nil,
+		(*desiredroutes.Route).Clone, (*desiredroutes.Route).WithStatus, (*desiredroutes.Route).GetStatus, o, nil,
 		reconciler.WithName("routes"),
 		reconciler.WithRefreshing(0, nil), // the repair job finds missing routes in the observed table
 		reconciler.WithPruning(pruneInterval),

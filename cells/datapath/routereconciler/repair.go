@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -21,7 +21,7 @@ import (
 type repair struct {
 	cell.In
 	Drift     drift.Watch
-	Table     statedb.RWTable[*tables.Route]
+	Table     statedb.RWTable[*desiredroutes.Route]
 	Routes    statedb.Table[*devices.Route]
 	Devices   statedb.Table[*devices.Device]
 	Addresses statedb.Table[devices.Address]
@@ -48,7 +48,7 @@ type needs struct {
 	source bool
 }
 
-func (r *repair) needs(txn statedb.ReadTxn, row *tables.Route) (n needs) {
+func (r *repair) needs(txn statedb.ReadTxn, row *desiredroutes.Route) (n needs) {
 	if d, _, found := r.Devices.Get(txn, devices.ByName(row.Device)); found {
 		n.index, n.up = d.Index, d.Up
 	}
@@ -60,7 +60,7 @@ func (r *repair) needs(txn statedb.ReadTxn, row *tables.Route) (n needs) {
 
 // failed returns failed rows that were not tried since their device or source address was added or changed. A row may fail
 // after the change was observed, so tried has the dependencies of the last attempt for each row.
-func (r *repair) failed(txn statedb.ReadTxn, tried map[string]needs) (rows []*tables.Route) {
+func (r *repair) failed(txn statedb.ReadTxn, tried map[string]needs) (rows []*desiredroutes.Route) {
 	for row := range r.Table.All(txn) {
 		switch row.Status.Kind {
 		case reconciler.StatusKindError:
@@ -81,7 +81,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 	if ok, _ := r.Routes.Initialized(txn); !ok {
 		return 0
 	}
-	drift.Mark(r.Drift, r.Table, txn, func(row *tables.Route) []driftrepairs.Finding {
+	drift.Mark(r.Drift, r.Table, txn, func(row *desiredroutes.Route) []driftrepairs.Finding {
 		d, _, present := r.Devices.Get(txn, devices.ByName(row.Device))
 		if present && r.seen(txn, wanted(row, d.Index)) {
 			return nil
@@ -96,11 +96,11 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 }
 
 // found describes the route in the kernel with the key of a desired one.
-func (r *repair) found(txn statedb.ReadTxn, row *tables.Route) string {
+func (r *repair) found(txn statedb.ReadTxn, row *desiredroutes.Route) string {
 	want := wanted(row, 0)
 	place := devices.Route{Table: want.Table, Dst: want.Dst, Priority: want.Priority}
 	for have := range r.Routes.Prefix(txn, devices.RouteByID(place.Destination())) {
-		if have.Protocol == tables.Protocol {
+		if have.Protocol == desiredroutes.Protocol {
 			return "changed"
 		}
 		return fmt.Sprintf("replaced by a route of protocol %d", have.Protocol)
@@ -120,14 +120,14 @@ func (r *repair) seen(txn statedb.ReadTxn, want route) bool {
 }
 
 // again marks rows pending, unless they have changed since the snapshot.
-func (r *repair) again(rows []*tables.Route) {
+func (r *repair) again(rows []*desiredroutes.Route) {
 	if len(rows) == 0 {
 		return
 	}
 	txn := r.Drift.DB.WriteTxn(r.Table)
 	defer txn.Abort()
 	for _, row := range rows {
-		now, _, found := r.Table.Get(txn, tables.ByKey(row.Key()))
+		now, _, found := r.Table.Get(txn, desiredroutes.ByKey(row.Key()))
 		if !found || now != row {
 			continue
 		}

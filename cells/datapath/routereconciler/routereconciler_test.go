@@ -6,9 +6,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
@@ -23,9 +23,9 @@ func TestScripts(t *testing.T) {
 				func(k *fakeKernel) kernel { return k },
 				(*fakeKernel).commands,
 			),
-			account.Cell,
+			driftledger.Cell,
 			cell.Module("desired-routes", "Desired routes", Reconciler,
-				cell.Invoke(func(w tables.Writer) { w.Expect("pods") })),
+				cell.Invoke(func(w desiredroutes.Writer) { w.Expect("pods") })),
 		}
 	})
 }

@@ -7,21 +7,21 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 )
 
-// writer implements [tables.Writer]. The write transaction of the table also guards expected.
+// writer implements [desiredroutes.Writer]. The write transaction of the table also guards expected.
 type writer struct {
 	db       *statedb.DB
-	table    statedb.RWTable[*tables.Route]
+	table    statedb.RWTable[*desiredroutes.Route]
 	expected map[string]func(statedb.WriteTxn)
 }
 
-func newWriter(db *statedb.DB, table statedb.RWTable[*tables.Route]) tables.Writer {
+func newWriter(db *statedb.DB, table statedb.RWTable[*desiredroutes.Route]) desiredroutes.Writer {
 	return &writer{db: db, table: table, expected: make(map[string]func(statedb.WriteTxn))}
 }
 
-// Expect implements [tables.Writer].
+// Expect implements [desiredroutes.Writer].
 func (w *writer) Expect(owner string) {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
@@ -31,14 +31,14 @@ func (w *writer) Expect(owner string) {
 	txn.Commit()
 }
 
-// Update implements [tables.Writer].
-func (w *writer) Update(owner string, put, remove []tables.Route) error {
+// Update implements [desiredroutes.Writer].
+func (w *writer) Update(owner string, put, remove []desiredroutes.Route) error {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
 	_, err := w.insert(txn, owner, put)
 	errs := []error{err}
 	for _, r := range remove {
-		if old, _, found := w.table.Get(txn, tables.ByKey(r.Key())); found && old.Owner == owner {
+		if old, _, found := w.table.Get(txn, desiredroutes.ByKey(r.Key())); found && old.Owner == owner {
 			_, _, err := w.table.Delete(txn, old)
 			errs = append(errs, err)
 		}
@@ -47,13 +47,13 @@ func (w *writer) Update(owner string, put, remove []tables.Route) error {
 	return errors.Join(errs...)
 }
 
-// Replace implements [tables.Writer].
-func (w *writer) Replace(owner string, routes []tables.Route) error {
+// Replace implements [desiredroutes.Writer].
+func (w *writer) Replace(owner string, routes []desiredroutes.Route) error {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
 	wanted, err := w.insert(txn, owner, routes)
 	errs := []error{err}
-	for old := range w.table.List(txn, tables.ByOwner(owner)) {
+	for old := range w.table.List(txn, desiredroutes.ByOwner(owner)) {
 		if _, ok := wanted[old.Key()]; ok {
 			continue
 		}
@@ -69,13 +69,13 @@ func (w *writer) Replace(owner string, routes []tables.Route) error {
 }
 
 // insert writes the routes that differ, and returns the keys of all.
-func (w *writer) insert(txn statedb.WriteTxn, owner string, routes []tables.Route) (wanted map[string]struct{}, err error) {
+func (w *writer) insert(txn statedb.WriteTxn, owner string, routes []desiredroutes.Route) (wanted map[string]struct{}, err error) {
 	wanted = make(map[string]struct{}, len(routes))
 	var errs []error
 	for _, r := range routes {
 		r.Owner, r.Dst = owner, r.Dst.Masked()
 		wanted[r.Key()] = struct{}{}
-		old, _, found := w.table.Get(txn, tables.ByKey(r.Key()))
+		old, _, found := w.table.Get(txn, desiredroutes.ByKey(r.Key()))
 		switch {
 		case found && old.Owner != owner:
 			errs = append(errs, fmt.Errorf("want route %s in table %d: %s owns it", r.Dst, r.Table, old.Owner))

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -17,7 +17,7 @@ func TestWriter_Update_AgreesWithReplace(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	db := statedb.New()
-	table, err := tables.NewTable(db)
+	table, err := desiredroutes.NewTable(db)
 	require.NoError(t, err)
 	w := newWriter(db, table)
 	w.Expect("a")
@@ -25,10 +25,10 @@ func TestWriter_Update_AgreesWithReplace(t *testing.T) {
 	errors := 0
 	for range 2000 {
 		owner := []string{"a", "b"}[random.IntN(2)]
-		var put, remove []tables.Route
+		var put, remove []desiredroutes.Route
 		contested := false
 		for i := range byte(6) {
-			r := tables.Route{Table: tables.MainTable, Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, i, 0, 0}), 16), Device: []string{"eth0", "eth1"}[random.IntN(2)]}
+			r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, i, 0, 0}), 16), Device: []string{"eth0", "eth1"}[random.IntN(2)]}
 			other := want[r.Dst.String()] != "" && !strings.HasPrefix(want[r.Dst.String()], owner)
 			switch random.IntN(4) {
 			case 0:

@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
 // Cell keeps kernel settings at the values in the table sysctls. It writes only files below <procfs>/sys/net.
@@ -19,11 +19,11 @@ var Cell = cell.Module("sysctl", "Kernel settings that the agent requires",
 // Reconciler is the cell without the access to the kernel, for tests with a fake kernel.
 var Reconciler = cell.Group(
 	cell.ProvidePrivate(
-		tables.NewTable, // features contribute through the writer only
+		sysctls.NewTable, // features contribute through the writer only
 		newOps,
 	),
 	cell.Provide(
-		statedb.RWTable[*tables.Setting].ToTable,
+		statedb.RWTable[*sysctls.Setting].ToTable,
 		newWriter, // interface for features
 	),
 	cell.Invoke(registerReconciler, registerVerify),

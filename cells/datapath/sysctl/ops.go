@@ -11,13 +11,13 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
-func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Setting], o *ops) error {
+func registerReconciler(params reconciler.Params, table statedb.RWTable[*sysctls.Setting], o *ops) error {
 	_, err := watchdog.Register(params, table,
-		(*tables.Setting).Clone, (*tables.Setting).WithStatus, (*tables.Setting).GetStatus, o, nil,
+		(*sysctls.Setting).Clone, (*sysctls.Setting).WithStatus, (*sysctls.Setting).GetStatus, o, nil,
 		reconciler.WithName("sysctls"),
 		reconciler.WithRefreshing(0, nil), // the verify job marks rows whose setting differs
 		reconciler.WithoutPruning(),       // settings are not reset
@@ -34,7 +34,7 @@ type ops struct{ kernel kernel }
 func newOps(k kernel) *ops { return &ops{kernel: k} }
 
 // Update implements reconciler.Operations. It writes a setting whose value differs and verifies the write.
-func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, s *tables.Setting) error {
+func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, s *sysctls.Setting) error {
 	if err := validName(s.Name); err != nil {
 		return err
 	}
@@ -70,11 +70,11 @@ func same(a, b string) bool {
 }
 
 // Delete implements reconciler.Operations. The setting keeps its value, because other programs may depend on it.
-func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *tables.Setting) error {
+func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *sysctls.Setting) error {
 	return nil
 }
 
 // Prune implements reconciler.Operations and is never called.
-func (o *ops) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*tables.Setting, statedb.Revision]) error {
+func (o *ops) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*sysctls.Setting, statedb.Revision]) error {
 	return nil
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
-	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
 // fakeKernel is a [kernel] with state. Writes to the setting "net/clamped" have no effect; a setting with the value "unreadable" cannot be read.
@@ -76,21 +76,21 @@ func (k *fakeKernel) Write(name, value string) error {
 	return nil
 }
 
-func (k *fakeKernel) commands(w tables.Writer, v verifier) hive.ScriptCmdsOut {
+func (k *fakeKernel) commands(w sysctls.Writer, v verifier) hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"want": script.Command(script.CmdUsage{Summary: "replace the settings of an owner", Args: "owner [name=value]... (?name=value is optional)"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
-				var settings []tables.Setting
+				var settings []sysctls.Setting
 				for _, spec := range args[1:] {
 					name, value, _ := strings.Cut(spec, "=")
 					name, optional := strings.CutPrefix(name, "?")
-					settings = append(settings, tables.Setting{Name: name, Value: value, Optional: optional})
+					settings = append(settings, sysctls.Setting{Name: name, Value: value, Optional: optional})
 				}
 				return nil, w.Replace(args[0], settings)
 			}),
 		"update": script.Command(script.CmdUsage{Summary: "change single settings of an owner", Args: "owner [name=value | -name]..."},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
-				var put []tables.Setting
+				var put []sysctls.Setting
 				var remove []string
 				for _, spec := range args[1:] {
 					if name, gone := strings.CutPrefix(spec, "-"); gone {
@@ -98,7 +98,7 @@ func (k *fakeKernel) commands(w tables.Writer, v verifier) hive.ScriptCmdsOut {
 						continue
 					}
 					name, value, _ := strings.Cut(spec, "=")
-					put = append(put, tables.Setting{Name: name, Value: value})
+					put = append(put, sysctls.Setting{Name: name, Value: value})
 				}
 				return nil, w.Update(args[0], put, remove)
 			}),
@@ -146,7 +146,7 @@ func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		k := newFakeKernel()
 		return []cell.Cell{
-			account.Cell,
+			driftledger.Cell,
 			cell.Provide(func() kernel { return k }, func() announcer { return k }),
 			cell.Module("sysctl", "Sysctl", Reconciler, cell.Provide(k.commands)),
 		}
@@ -172,7 +172,7 @@ func tree(t *testing.T) (k recorded, dir string) {
 func TestProcfs_WritesAndReadsBack(t *testing.T) {
 	t.Parallel()
 	p, dir := tree(t)
-	s := &tables.Setting{Name: "net/ipv4/ip_forward", Value: "1"}
+	s := &sysctls.Setting{Name: "net/ipv4/ip_forward", Value: "1"}
 	if err := newOps(p).Update(context.Background(), nil, 0, s); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestProcfs_WritesAndReadsBack(t *testing.T) {
 	if was, err := p.record.Pending(p.FS); err != nil || !slices.Equal(was, []sysctlrecord.Pending{{Name: s.Name, Have: "1", Want: "0"}}) {
 		t.Errorf("what it was is kept as %v, %v", was, err)
 	}
-	missing := &tables.Setting{Name: "net/ipv4/nothing", Value: "1"}
+	missing := &sysctls.Setting{Name: "net/ipv4/nothing", Value: "1"}
 	if err := newOps(p).Update(context.Background(), nil, 0, missing); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("a missing setting gives %v", err)
 	}
@@ -199,7 +199,7 @@ func TestProcfs_RejectsPathsOutside(t *testing.T) {
 	t.Parallel()
 	p, dir := tree(t)
 	for _, name := range []string{"net/../../secret", "net/../kernel/secret", "kernel/secret", "net/link", "/etc/passwd", "net//ipv4", "net/", ""} {
-		if err := newOps(p).Update(context.Background(), nil, 0, &tables.Setting{Name: name, Value: "2"}); err == nil {
+		if err := newOps(p).Update(context.Background(), nil, 0, &sysctls.Setting{Name: name, Value: "2"}); err == nil {
 			t.Errorf("%q was written", name)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
-	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -40,7 +40,7 @@ type verifier struct {
 	cell.In
 
 	Drift     drift.Watch
-	Table     statedb.RWTable[*tables.Setting]
+	Table     statedb.RWTable[*sysctls.Setting]
 	Kernel    kernel
 	Announcer announcer
 }
@@ -80,14 +80,14 @@ func (v verifier) next(ctx context.Context) error {
 // has default settings. It reads only these, because each new pod has a new link and a scan reads the settings of all links.
 func (v verifier) concerns(txn statedb.ReadTxn, s rtnl.Setting) bool {
 	if s.All {
-		for row := range v.Table.Prefix(txn, tables.ByName(s.Name+"/")) {
+		for row := range v.Table.Prefix(txn, sysctls.ByName(s.Name+"/")) {
 			if found, err := v.findings(row); len(found) > 0 || err != nil {
 				return true
 			}
 		}
 		return false
 	}
-	row, _, found := v.Table.Get(txn, tables.ByName(s.Name))
+	row, _, found := v.Table.Get(txn, sysctls.ByName(s.Name))
 	return found && !same(row.Value, s.String())
 }
 
@@ -108,7 +108,7 @@ func (v verifier) look() (again bool, err error) {
 
 // verifySettings verifies the settings for whose names the function returns true. A setting that cannot be read is an error and not a drift.
 func (v verifier) verifySettings(names func(string) bool) (again bool, err error) {
-	again = drift.Mark(v.Drift, v.Table, v.Drift.DB.ReadTxn(), func(s *tables.Setting) []driftrepairs.Finding {
+	again = drift.Mark(v.Drift, v.Table, v.Drift.DB.ReadTxn(), func(s *sysctls.Setting) []driftrepairs.Finding {
 		if !names(s.Name) {
 			return nil
 		}
@@ -122,7 +122,7 @@ func (v verifier) verifySettings(names func(string) bool) (again bool, err error
 }
 
 // findings compares a setting with its row. A missing setting is a finding unless it is optional; the reconciler then handles the row.
-func (v verifier) findings(s *tables.Setting) ([]driftrepairs.Finding, error) {
+func (v verifier) findings(s *sysctls.Setting) ([]driftrepairs.Finding, error) {
 	have, err := v.Kernel.Read(s.Name)
 	switch {
 	case missing(err):

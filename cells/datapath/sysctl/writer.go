@@ -8,21 +8,21 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// writer implements [tables.Writer].
+// writer implements [sysctls.Writer].
 type writer struct {
 	db    *statedb.DB
-	table statedb.RWTable[*tables.Setting]
+	table statedb.RWTable[*sysctls.Setting]
 }
 
-func newWriter(db *statedb.DB, table statedb.RWTable[*tables.Setting]) tables.Writer {
+func newWriter(db *statedb.DB, table statedb.RWTable[*sysctls.Setting]) sysctls.Writer {
 	return &writer{db: db, table: table}
 }
 
-// Replace implements [tables.Writer].
-func (w *writer) Replace(owner string, settings []tables.Setting) error {
+// Replace implements [sysctls.Writer].
+func (w *writer) Replace(owner string, settings []sysctls.Setting) error {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
 	wanted := make(map[string]struct{}, len(settings))
@@ -30,7 +30,7 @@ func (w *writer) Replace(owner string, settings []tables.Setting) error {
 		wanted[s.Name] = struct{}{}
 	}
 	err := w.put(txn, owner, settings)
-	for old := range w.table.List(txn, tables.ByOwner(owner)) {
+	for old := range w.table.List(txn, sysctls.ByOwner(owner)) {
 		if _, ok := wanted[old.Name]; ok {
 			continue
 		}
@@ -42,16 +42,16 @@ func (w *writer) Replace(owner string, settings []tables.Setting) error {
 	return err
 }
 
-// Update implements [tables.Writer].
-func (w *writer) Update(owner string, put []tables.Setting, remove []string) error {
+// Update implements [sysctls.Writer].
+func (w *writer) Update(owner string, put []sysctls.Setting, remove []string) error {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
 	var errs []error
 	for _, name := range remove {
-		if slices.ContainsFunc(put, func(s tables.Setting) bool { return s.Name == name }) {
+		if slices.ContainsFunc(put, func(s sysctls.Setting) bool { return s.Name == name }) {
 			continue
 		}
-		if old, _, found := w.table.Get(txn, tables.ByName(name)); found && old.Owner == owner {
+		if old, _, found := w.table.Get(txn, sysctls.ByName(name)); found && old.Owner == owner {
 			_, _, err := w.table.Delete(txn, old)
 			errs = append(errs, err)
 		}
@@ -62,7 +62,7 @@ func (w *writer) Update(owner string, put []tables.Setting, remove []string) err
 }
 
 // put inserts settings that differ from their rows. A setting of another owner is a conflict and an error.
-func (w *writer) put(txn statedb.WriteTxn, owner string, settings []tables.Setting) error {
+func (w *writer) put(txn statedb.WriteTxn, owner string, settings []sysctls.Setting) error {
 	var errs []error
 	for _, s := range settings {
 		s.Owner = owner
@@ -70,7 +70,7 @@ func (w *writer) put(txn statedb.WriteTxn, owner string, settings []tables.Setti
 			errs = append(errs, err)
 			continue
 		}
-		old, _, found := w.table.Get(txn, tables.ByName(s.Name))
+		old, _, found := w.table.Get(txn, sysctls.ByName(s.Name))
 		switch {
 		case found && old.Owner != owner:
 			errs = append(errs, fmt.Errorf("request sysctl %s = %s: %s requests %s", s.Name, s.Value, old.Owner, old.Value))

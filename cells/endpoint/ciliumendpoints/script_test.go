@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // cells returns the module under test, the tables of other cells, and an API server whose CiliumEndpoint objects are copied to cilium-endpoints.
 func cells(t testing.TB, server *kubetest.Server) []cell.Cell {
-	return []cell.Cell{Cell, account.Cell, agentconfig.Cell,
+	return []cell.Cell{Cell, driftledger.Cell, agentconfig.Cell,
 		cell.Module("world", "All else",
 			cell.Provide(
 				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -33,7 +33,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			account.Cell,
+			driftledger.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
 					statedb.RWTable[*localnode.LocalNode].ToTable),

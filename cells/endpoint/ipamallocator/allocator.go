@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
@@ -72,7 +72,7 @@ type allocatorParams struct {
 	Table    table
 	Settings settings
 	Ledger   ledger
-	Agent    agent.Agent
+	Agent    agentconfig.Agent
 	Log      *slog.Logger
 	Flows    statedb.Table[conntrack.Map] `optional:"true"`
 }

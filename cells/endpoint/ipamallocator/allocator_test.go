@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
@@ -36,7 +36,7 @@ func startIPAM(t testing.TB, dir string, quarantine time.Duration) *allocator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := agent.Agent{EnableIPv4: true, EnableIPv6: true, StateDir: dir}
+	of := agentconfig.Agent{EnableIPv4: true, EnableIPv6: true, StateDir: dir}
 	return newAllocator(allocatorParams{DB: db, Table: table, Log: slog.New(slog.DiscardHandler), Ledger: newLedger(of), Agent: of,
 		Settings: settings{pool: ipam.DefaultPool, strategy: ipalloc.Random, quarantine: quarantine}})
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
@@ -51,7 +51,7 @@ type settings struct {
 	health     bool // allocate a health address for waggle_host; without an API server no other node would learn it
 }
 
-func newSettings(c Config, of agent.Agent, client *kubeapi.Client) (settings, error) {
+func newSettings(c Config, of agentconfig.Agent, client *kubeapi.Client) (settings, error) {
 	if c.DefaultPool == "" || strings.ContainsFunc(c.DefaultPool, notInName) {
 		return settings{}, fmt.Errorf("--ipam-default-ip-pool=%q: use letters, digits, dots and dashes", c.DefaultPool)
 	}

@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
 
 func TestNewSettings(t *testing.T) {
 	t.Parallel()
-	got, err := newSettings(DefaultConfig, agent.Agent{}, nil)
+	got, err := newSettings(DefaultConfig, agentconfig.Agent{}, nil)
 	if want := (settings{"default", ipalloc.Random, 30 * time.Second, false, false}); err != nil || got != want {
 		t.Errorf("the defaults give %+v (%v), want %+v", got, err, want)
 	}
@@ -23,7 +23,7 @@ func TestNewSettings(t *testing.T) {
 	} {
 		c := DefaultConfig
 		change(&c)
-		if _, err := newSettings(c, agent.Agent{}, nil); err == nil || !strings.Contains(err.Error(), flag) {
+		if _, err := newSettings(c, agentconfig.Agent{}, nil); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("error of a bad %s is %v", flag, err)
 		}
 	}
@@ -37,7 +37,7 @@ func TestNewSettings_HealthAddress(t *testing.T) {
 		if test.kubernetes {
 			client = &kubeapi.Client{}
 		}
-		if s, err := newSettings(DefaultConfig, agent.Agent{EndpointHealthChecking: test.endpoint}, client); err != nil || s.health != test.want {
+		if s, err := newSettings(DefaultConfig, agentconfig.Agent{EndpointHealthChecking: test.endpoint}, client); err != nil || s.health != test.want {
 			t.Errorf("%+v gives %v, %v", test, s.health, err)
 		}
 	}

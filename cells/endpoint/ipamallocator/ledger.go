@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
@@ -20,7 +20,7 @@ import (
 // one. The endpoint's file is read first and takes precedence. Times are not used after a restart, because clocks can jump: every wait starts again.
 type ledger struct{ store *statefile.Store }
 
-func newLedger(s agent.Agent) ledger {
+func newLedger(s agentconfig.Agent) ledger {
 	return ledger{statefile.New(filepath.Join(s.StateDir, "ipam", "addresses"), "ipam-address")}
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -18,7 +18,7 @@ import (
 type memory struct {
 	cell.In
 
-	Agent       agent.Agent
+	Agent       agentconfig.Agent
 	Nodes       statedb.Table[*k8s.Node]
 	CiliumNodes statedb.Table[*cilium.Node]
 	Sources     statedb.Table[sources.Source]

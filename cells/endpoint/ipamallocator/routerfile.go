@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
@@ -33,7 +33,7 @@ type routerFile struct {
 
 const routerDocument = "routers.json"
 
-func newRouterFile(s agent.Agent) *routerFile {
+func newRouterFile(s agentconfig.Agent) *routerFile {
 	return &routerFile{statefile.New(filepath.Join(s.StateDir, "ipam"), "ipam-routers")}
 }
 

@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 func TestRouterFile_SurvivesARestart(t *testing.T) {
 	t.Parallel()
-	s := agent.Agent{StateDir: t.TempDir()}
+	s := agentconfig.Agent{StateDir: t.TempDir()}
 	f := newRouterFile(s)
 	if got, err := f.read(); err != nil || got != (routers{}) {
 		t.Errorf("before the first run: %v, %v", got, err)
@@ -27,7 +27,7 @@ func TestRouterFile_SurvivesARestart(t *testing.T) {
 
 func TestRouterFile_DamagedIsQuarantined(t *testing.T) {
 	t.Parallel()
-	s := agent.Agent{StateDir: t.TempDir()}
+	s := agentconfig.Agent{StateDir: t.TempDir()}
 	f := newRouterFile(s)
 	if _, err := f.read(); err != nil {
 		t.Fatal(err)

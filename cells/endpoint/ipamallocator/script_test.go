@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/statedb"
 	"k8s.io/client-go/rest"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
@@ -47,8 +47,8 @@ func scripts(t *testing.T, glob string, client *kubeapi.Client) {
 			cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 			sources.NewTable, statedb.RWTable[sources.Source].ToTable,
-			func() agent.Agent {
-				return agent.Agent{EnableIPv4: true, EnableIPv6: true, StateDir: state, NodeName: "one", EndpointHealthChecking: true}
+			func() agentconfig.Agent {
+				return agentconfig.Agent{EnableIPv4: true, EnableIPv6: true, StateDir: state, NodeName: "one", EndpointHealthChecking: true}
 			},
 			nodecidrs.NewTable, statedb.RWTable[nodecidrs.Candidate].ToTable,
 			nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/podmtus"
+	"github.com/waggle-net/waggle/pkg/tables/podmtus"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -21,10 +21,10 @@ var Cell = cell.Module("pod-mtu", "MTU of running pods",
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		tables.NewTable, // only this cell writes
-		newRecord,       // MTUs that this node has assigned
+		podmtus.NewTable, // only this cell writes
+		newRecord,        // MTUs that this node has assigned
 	),
-	cell.Provide(statedb.RWTable[tables.PodMTU].ToTable), // the loader repairs host ends
+	cell.Provide(statedb.RWTable[podmtus.PodMTU].ToTable), // the loader repairs host ends
 	cell.Invoke(register),
 )
 

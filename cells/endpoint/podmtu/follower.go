@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
-	tables "github.com/waggle-net/waggle/pkg/tables/podmtus"
+	"github.com/waggle-net/waggle/pkg/tables/podmtus"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -36,7 +36,7 @@ type params struct {
 	Kernel    kernel
 	Record    *record
 	DB        *statedb.DB
-	Table     statedb.RWTable[tables.PodMTU]
+	Table     statedb.RWTable[podmtus.PodMTU]
 	MTUs      statedb.Table[mtus.MTU]
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Devices   statedb.Table[*devices.Device]
@@ -91,12 +91,12 @@ func (f *follower) pass(ctx context.Context, txn statedb.ReadTxn, want size) (fr
 	due = f.visitAll(ctx, due, want, visit.prepare)
 	if sends := f.nodeSends(want); sends != "" {
 		for _, ep := range due {
-			f.put(ep, want, tables.Waiting, fmt.Sprintf("%v: %s", errWaiting, sends), 0)
+			f.put(ep, want, podmtus.Waiting, fmt.Sprintf("%v: %s", errWaiting, sends), 0)
 		}
 		return fresh
 	}
 	for _, ep := range f.visitAll(ctx, due, want, visit.complete) {
-		f.put(ep, want, tables.Follows, "", want.Device)
+		f.put(ep, want, podmtus.Follows, "", want.Device)
 	}
 	return fresh
 }
@@ -128,8 +128,8 @@ func (f *follower) due(txn statedb.ReadTxn, want size) (due []*endpoints.Endpoin
 		}
 	}
 	for ep := range f.Endpoints.All(txn) {
-		row, _, found := f.Table.Get(wtxn, tables.ByID(ep.ID))
-		done := found && want == (size{row.DeviceMTU, row.RouteMTU}) && (row.State == tables.Follows || row.State == tables.ByHand || row.State == tables.Gone)
+		row, _, found := f.Table.Get(wtxn, podmtus.ByID(ep.ID))
+		done := found && want == (size{row.DeviceMTU, row.RouteMTU}) && (row.State == podmtus.Follows || row.State == podmtus.ByHand || row.State == podmtus.Gone)
 		if !done && ep.Quarantine == "" { // the endpoint manager reports the fault of these endpoints
 			due, fresh = append(due, ep), fresh || !found
 		}
@@ -150,16 +150,16 @@ func (f *follower) nodeSends(want size) string {
 // visit runs one stage for one pod, and writes its row after a failure.
 func (f *follower) visit(ep *endpoints.Endpoint, want size, stage func(visit) error) error {
 	err := f.stage(ep, want, stage)
-	state := tables.Failed
+	state := podmtus.Failed
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, errByHand):
-		state = tables.ByHand
+		state = podmtus.ByHand
 	case errors.Is(err, errWaiting):
-		state = tables.Waiting
+		state = podmtus.Waiting
 	case errors.Is(err, podns.ErrGone):
-		state = tables.Gone
+		state = podmtus.Gone
 	}
 	f.put(ep, want, state, strings.ReplaceAll(err.Error(), "\n", "; "), 0)
 	return err
@@ -174,18 +174,18 @@ func (f *follower) stage(ep *endpoints.Endpoint, want size, stage func(visit) er
 		return err
 	}
 	defer pod.Close()
-	return stage(visit{pod, ep, want, f.Record, func() { f.put(ep, want, tables.Waiting, "", want.Device) }})
+	return stage(visit{pod, ep, want, f.Record, func() { f.put(ep, want, podmtus.Waiting, "", want.Device) }})
 }
 
 // put writes the row of an endpoint. If host is 0, the last MTU of the host end stays.
-func (f *follower) put(ep *endpoints.Endpoint, want size, state tables.State, detail string, host int) {
+func (f *follower) put(ep *endpoints.Endpoint, want size, state podmtus.State, detail string, host int) {
 	txn := f.DB.WriteTxn(f.Table)
 	defer txn.Abort()
-	had, _, found := f.Table.Get(txn, tables.ByID(ep.ID))
+	had, _, found := f.Table.Get(txn, podmtus.ByID(ep.ID))
 	if host == 0 {
 		host = had.HostMTU
 	}
-	row := tables.PodMTU{ID: ep.ID, Pod: ep.PodName(), HostIfIndex: ep.HostIfIndex, HostMTU: host, DeviceMTU: want.Device,
+	row := podmtus.PodMTU{ID: ep.ID, Pod: ep.PodName(), HostIfIndex: ep.HostIfIndex, HostMTU: host, DeviceMTU: want.Device,
 		RouteMTU: want.Route, State: state, Detail: detail}
 	if !found || had != row {
 		_, _, _ = f.Table.Insert(txn, row)
@@ -195,14 +195,14 @@ func (f *follower) put(ep *endpoints.Endpoint, want size, state tables.State, de
 
 // report sets the health from the rows, and reports whether any pod must be visited again.
 func (f *follower) report(want size, health cell.Health) (open bool) {
-	counts := map[tables.State]int{}
+	counts := map[podmtus.State]int{}
 	var errs []error
 	for row := range f.Table.All(f.DB.ReadTxn()) {
-		if counts[row.State]++; row.State == tables.Failed && len(errs) < maxFailures {
+		if counts[row.State]++; row.State == podmtus.Failed && len(errs) < maxFailures {
 			errs = append(errs, fmt.Errorf("endpoint %d: %s", row.ID, row.Detail))
 		}
 	}
-	if failed := counts[tables.Failed]; failed > 0 {
+	if failed := counts[podmtus.Failed]; failed > 0 {
 		if failed > maxFailures {
 			errs = append(errs, fmt.Errorf("and %d more", failed-maxFailures))
 		}
@@ -210,6 +210,6 @@ func (f *follower) report(want size, health cell.Health) (open bool) {
 		return true
 	}
 	health.OK(fmt.Sprintf("%d pods have an MTU of %d, and %d for routes; %d have an MTU that was set by hand, %d are gone, %d not ready",
-		counts[tables.Follows], want.Device, want.Route, counts[tables.ByHand], counts[tables.Gone], counts[tables.Waiting]))
-	return counts[tables.Waiting] > 0
+		counts[podmtus.Follows], want.Device, want.Route, counts[podmtus.ByHand], counts[podmtus.Gone], counts[podmtus.Waiting]))
+	return counts[podmtus.Waiting] > 0
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
-	tables "github.com/waggle-net/waggle/pkg/tables/podmtus"
+	"github.com/waggle-net/waggle/pkg/tables/podmtus"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -36,7 +36,7 @@ func TestFollower_MTUChanges_LoseNoFittingPacket(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	db := statedb.New()
-	table, err := tables.NewTable(db)
+	table, err := podmtus.NewTable(db)
 	require.NoError(t, err)
 	eps, err := endpoints.NewTable(db)
 	require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestFollower_MTUChanges_LoseNoFittingPacket(t *testing.T) {
 				require.Equal(t, []int{want.Device, want.Device, want.Route, want.Route}, []int{p.host, p.link, p.routes[false], p.routes[true]})
 			}
 			for row := range table.All(db.ReadTxn()) {
-				require.Equal(t, tables.Follows, row.State, row.Detail)
+				require.Equal(t, podmtus.Follows, row.State, row.Detail)
 			}
 		}
 	}

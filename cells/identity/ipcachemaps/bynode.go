@@ -6,22 +6,22 @@ import (
 	"net/netip"
 	"slices"
 
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // byNode indexes rows by the name of their node. An index of the table would take twenty times the memory. Most rows are of pods, and most of these are IPv4
 // addresses.
 type byNode struct {
 	pods   map[string][][4]byte // single IPv4 addresses
-	others map[string][]ipcachetable.Key
+	others map[string][]ipcache.Key
 }
 
 func newByNode() byNode {
-	return byNode{map[string][][4]byte{}, map[string][]ipcachetable.Key{}}
+	return byNode{map[string][][4]byte{}, map[string][]ipcache.Key{}}
 }
 
 // add adds a row that has a node.
-func (b byNode) add(e *ipcachetable.Entry) {
+func (b byNode) add(e *ipcache.Entry) {
 	if addr, ok := wholeIPv4(e); ok {
 		remember(b.pods, e.Node(), addr)
 		return
@@ -30,7 +30,7 @@ func (b byNode) add(e *ipcachetable.Entry) {
 }
 
 // remove removes a row that has a node.
-func (b byNode) remove(e *ipcachetable.Entry) {
+func (b byNode) remove(e *ipcache.Entry) {
 	if addr, ok := wholeIPv4(e); ok {
 		forget(b.pods, e.Node(), addr)
 		return
@@ -38,7 +38,7 @@ func (b byNode) remove(e *ipcachetable.Entry) {
 	forget(b.others, e.Node(), e.Key())
 }
 
-func wholeIPv4(e *ipcachetable.Entry) (addr [4]byte, ok bool) {
+func wholeIPv4(e *ipcache.Entry) (addr [4]byte, ok bool) {
 	p := e.Prefix()
 	if !p.IsSingleIP() || !p.Addr().Is4() {
 		return addr, false
@@ -47,10 +47,10 @@ func wholeIPv4(e *ipcachetable.Entry) (addr [4]byte, ok bool) {
 }
 
 // keys yields the keys of the rows of a node.
-func (b byNode) keys(node string) iter.Seq[ipcachetable.Key] {
-	return func(yield func(ipcachetable.Key) bool) {
+func (b byNode) keys(node string) iter.Seq[ipcache.Key] {
+	return func(yield func(ipcache.Key) bool) {
 		for _, addr := range b.pods[node] {
-			if !yield(ipcachetable.KeyOf(netip.PrefixFrom(netip.AddrFrom4(addr), 32))) {
+			if !yield(ipcache.KeyOf(netip.PrefixFrom(netip.AddrFrom4(addr), 32))) {
 				return
 			}
 		}

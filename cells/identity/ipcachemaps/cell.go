@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 )
 
@@ -17,7 +17,7 @@ var Cell = cell.Module("ipcache", "Identities of prefixes",
 // implementation is the module without its kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
-		ipcachetable.NewTable,  // only this cell writes
+		ipcache.NewTable,       // only this cell writes
 		refusedclaims.NewTable, // likewise
 		newWriter,              // claims of all owners, and the winners as rows
 		newReplaced,
@@ -26,9 +26,9 @@ var implementation = cell.Group(
 		newVerifier,   // verifies that the maps match the rows
 	),
 	cell.Provide(
-		statedb.RWTable[*ipcachetable.Entry].ToTable, // read by other cells
+		statedb.RWTable[*ipcache.Entry].ToTable, // read by other cells
 		statedb.RWTable[refusedclaims.Refused].ToTable,
-		func(w *writer) ipcachetable.Writer { return w }, // other cells contribute claims
+		func(w *writer) ipcache.Writer { return w }, // other cells contribute claims
 	),
 	cell.Invoke(
 		registerEndpoints, // claims addresses of local endpoints

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -51,7 +51,7 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 			marked[change.Object.EndpointID] = true
 		}
 
-		var put []ipcachetable.Claim
+		var put []ipcache.Claim
 		var remove []netip.Prefix
 		for id := range marked {
 			for _, prefix := range of[id] {
@@ -74,7 +74,7 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 				of[id] = append(of[id], claim.Prefix)
 			}
 		}
-		l.Writer.Update(ipcachetable.OwnerEndpoints, put, remove, r.Complete(l.Endpoints, l.Policies))
+		l.Writer.Update(ipcache.OwnerEndpoints, put, remove, r.Complete(l.Endpoints, l.Policies))
 
 		health.OK(fmt.Sprintf("%d addresses of endpoints", len(claimed)))
 		return nil
@@ -92,7 +92,7 @@ func (l local) subscribe() (rows *changefeed.Feed[*endpoints.Endpoint], publishe
 
 // claims returns the addresses of an endpoint. It returns none for an endpoint in quarantine, and none before all policies in the kernel include the
 // endpoint's identity.
-func (l local) claims(txn statedb.ReadTxn, id uint16) (claims []ipcachetable.Claim) {
+func (l local) claims(txn statedb.ReadTxn, id uint16) (claims []ipcache.Claim) {
 	ep, _, found := l.Endpoints.Get(txn, endpoints.ByID(id))
 	if !found || ep.Quarantine != "" {
 		return nil
@@ -103,8 +103,8 @@ func (l local) claims(txn statedb.ReadTxn, id uint16) (claims []ipcachetable.Cla
 	}
 	for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
 		if addr.IsValid() {
-			claims = append(claims, ipcachetable.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()),
-				Identity: policy.Identity, Source: ipcachetable.SourceLocal})
+			claims = append(claims, ipcache.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()),
+				Identity: policy.Identity, Source: ipcache.SourceLocal})
 		}
 	}
 	return claims

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
@@ -29,9 +29,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/testnet"
 	"github.com/waggle-net/waggle/pkg/testseed"
@@ -43,7 +43,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			account.Cell,
+			driftledger.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable,
 					endpointpolicies.NewTable, statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
@@ -52,7 +52,7 @@ func TestScripts(t *testing.T) {
 					attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 					policyprogress.NewTable, statedb.RWTable[policyprogress.Progress].ToTable,
 					newNodeIDs, statedb.RWTable[*nodeids.NodeID].ToTable,
-					nodetable.NewTable, statedb.RWTable[*nodetable.Node].ToTable,
+					nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 				),
 			),
 			agentconfig.Cell,
@@ -211,7 +211,7 @@ func commands(
 		"verify": simple("Run the verify job now", func(...string) (string, error) { return "", v.run(context.Background()) }),
 		"claim": simple("Replace the claims of an owner: owner source [prefix=identity[@node]]...", func(args ...string) (string, error) {
 			source, err := strconv.ParseUint(args[1], 10, 8)
-			var claims []ipcachetable.Claim
+			var claims []ipcache.Claim
 			for _, arg := range args[2:] {
 				prefix, id, _ := strings.Cut(arg, "=")
 				id, node, _ := strings.Cut(id, "@")
@@ -219,8 +219,8 @@ func commands(
 				if err != nil {
 					return "", err
 				}
-				claims = append(claims, ipcachetable.Claim{Prefix: netip.MustParsePrefix(prefix), Identity: uint32(n), Node: node,
-					Source: ipcachetable.Source(source)})
+				claims = append(claims, ipcache.Claim{Prefix: netip.MustParsePrefix(prefix), Identity: uint32(n), Node: node,
+					Source: ipcache.Source(source)})
 			}
 			if updates(args[0]) {
 				w.Update(args[0], claims, nil, true)
@@ -237,31 +237,31 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	db := statedb.New()
-	table, err := ipcachetable.NewTable(db)
+	table, err := ipcache.NewTable(db)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := newWriter(db, table)
-	model := map[string][]ipcachetable.Claim{}
-	all := []string{"a", "b", "d", "e", ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints}
+	model := map[string][]ipcache.Claim{}
+	all := []string{"a", "b", "d", "e", ipcache.OwnerEndpoints, ipcache.OwnerCiliumEndpoints}
 	for range 2000 {
 		owner := all[random.IntN(len(all))]
-		var list []ipcachetable.Claim
+		var list []ipcache.Claim
 		var rest []netip.Prefix
 		for i := range 6 {
 			prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)
 			switch random.IntN(3) {
 			case 0:
-				list = append(list, ipcachetable.Claim{Prefix: prefix, Identity: random.Uint32N(4),
-					Node: []string{"", "x", "y"}[random.IntN(3)], Source: ipcachetable.Source(1 + random.IntN(4))})
+				list = append(list, ipcache.Claim{Prefix: prefix, Identity: random.Uint32N(4),
+					Node: []string{"", "x", "y"}[random.IntN(3)], Source: ipcache.Source(1 + random.IntN(4))})
 			case 1:
 				rest = append(rest, prefix)
 			}
 		}
 		if complete := random.IntN(2) == 0; updates(owner) {
 			w.Update(owner, list, rest, complete)
-			model[owner] = slices.DeleteFunc(model[owner], func(c ipcachetable.Claim) bool {
-				return slices.Contains(rest, c.Prefix) || slices.ContainsFunc(list, func(n ipcachetable.Claim) bool { return n.Prefix == c.Prefix })
+			model[owner] = slices.DeleteFunc(model[owner], func(c ipcache.Claim) bool {
+				return slices.Contains(rest, c.Prefix) || slices.ContainsFunc(list, func(n ipcache.Claim) bool { return n.Prefix == c.Prefix })
 			})
 			model[owner] = append(model[owner], list...)
 			for _, c := range model[owner] {
@@ -274,17 +274,17 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 			model[owner] = list
 		}
 		compareWithModel(t, db, table, model)
-		byNode, have := map[string]map[ipcachetable.Key]struct{}{}, map[string]map[ipcachetable.Key]struct{}{}
+		byNode, have := map[string]map[ipcache.Key]struct{}{}, map[string]map[ipcache.Key]struct{}{}
 		for e := range table.All(db.ReadTxn()) {
 			if e.Node() != "" && byNode[e.Node()] == nil {
-				byNode[e.Node()] = map[ipcachetable.Key]struct{}{}
+				byNode[e.Node()] = map[ipcache.Key]struct{}{}
 			}
 			if e.Node() != "" {
 				byNode[e.Node()][e.Key()] = struct{}{}
 			}
 		}
 		for _, node := range w.byNode.nodes() {
-			have[node] = map[ipcachetable.Key]struct{}{}
+			have[node] = map[ipcache.Key]struct{}{}
 			for key := range w.byNode.keys(node) {
 				if _, twice := have[node][key]; twice {
 					t.Fatalf("node %s has the row %x twice", node, key)
@@ -297,7 +297,7 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 		}
 		for _, owner := range all {
 			for prefix := range w.claims[owner] {
-				if row, _, found := table.Get(db.ReadTxn(), ipcachetable.ByPrefix(prefix)); updates(owner) && found && row.Owner() == owner {
+				if row, _, found := table.Get(db.ReadTxn(), ipcache.ByPrefix(prefix)); updates(owner) && found && row.Owner() == owner {
 					t.Fatalf("the claim of %s for %s is kept beside its row", owner, prefix)
 				}
 			}
@@ -305,13 +305,13 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 	}
 }
 
-func compareWithModel(t *testing.T, db *statedb.DB, table statedb.Table[*ipcachetable.Entry], model map[string][]ipcachetable.Claim) {
+func compareWithModel(t *testing.T, db *statedb.DB, table statedb.Table[*ipcache.Entry], model map[string][]ipcache.Claim) {
 	t.Helper()
-	want := map[netip.Prefix]*ipcachetable.Entry{}
+	want := map[netip.Prefix]*ipcache.Entry{}
 	for _, owner := range slices.Sorted(maps.Keys(model)) { // in this order a later owner must have a higher source to win
 		for _, c := range model[owner] {
 			if have, found := want[c.Prefix]; !found || c.Source > have.Source {
-				want[c.Prefix] = ipcachetable.NewEntry(c, owner)
+				want[c.Prefix] = ipcache.NewEntry(c, owner)
 			}
 		}
 	}

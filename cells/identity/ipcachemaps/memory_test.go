@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 const (
@@ -44,7 +44,7 @@ func TestRemote_TwentyThousandPods(t *testing.T) {
 // written sets the status of all rows to done, like the reconciler.
 func (r *remoteRig) written(tb testing.TB) {
 	tb.Helper()
-	var rows []*ipcachetable.Entry
+	var rows []*ipcache.Entry
 	for row := range r.table.All(r.DB.ReadTxn()) {
 		rows = append(rows, row)
 	}

@@ -11,23 +11,23 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/loop"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
-// nodes resolves the node of a row to its id and address. A row names its node; it is written without an id while the node has none, and again when it has one.
-type nodes struct {
+// nodeLookup resolves the node of a row to its id and address. A row names its node; it is written without an id while the node has none, and again when it has one.
+type nodeLookup struct {
 	cell.In
 
 	IDs   statedb.Table[*nodeids.NodeID]
-	Nodes statedb.Table[*nodetable.Node]
+	Nodes statedb.Table[*nodes.Node]
 }
 
 // value returns the map entry of a row. Have is the entry that the map has now. Until all ids are known, a node without a known id keeps the id that the
 // previous run wrote.
-func (n nodes) value(txn statedb.ReadTxn, e *ipcachetable.Entry, have value) value {
+func (n nodeLookup) value(txn statedb.ReadTxn, e *ipcache.Entry, have value) value {
 	v := value{Identity: e.Identity}
 	if e.Node() == "" {
 		return v
@@ -40,7 +40,7 @@ func (n nodes) value(txn statedb.ReadTxn, e *ipcachetable.Entry, have value) val
 }
 
 // id returns 0 for a node without an id and for a removed node, whose id may be assigned to another node.
-func (n nodes) id(txn statedb.ReadTxn, name string) uint16 {
+func (n nodeLookup) id(txn statedb.ReadTxn, name string) uint16 {
 	row, _, found := n.IDs.Get(txn, nodeids.ByName(name))
 	if !found || !row.Released.IsZero() {
 		return 0
@@ -50,15 +50,15 @@ func (n nodes) id(txn statedb.ReadTxn, name string) uint16 {
 
 // peer returns the IPv4 address by which programs of the previous release identify the node of a row. It is invalid for pods: those programs read the node of
 // the range that contains the pod's address.
-func (n nodes) peer(txn statedb.ReadTxn, e *ipcachetable.Entry) netip.Addr {
-	if e.Node() == "" || e.Owner() == ipcachetable.OwnerCiliumEndpoints {
+func (n nodeLookup) peer(txn statedb.ReadTxn, e *ipcache.Entry) netip.Addr {
+	if e.Node() == "" || e.Owner() == ipcache.OwnerCiliumEndpoints {
 		return netip.Addr{}
 	}
 	return n.address(txn, e.Node())
 }
 
-func (n nodes) address(txn statedb.ReadTxn, name string) netip.Addr {
-	node, _, found := n.Nodes.Get(txn, nodetable.ByName(name))
+func (n nodeLookup) address(txn statedb.ReadTxn, name string) netip.Addr {
+	node, _, found := n.Nodes.Get(txn, nodes.ByName(name))
 	if !found {
 		return netip.Addr{}
 	}
@@ -69,11 +69,11 @@ func (n nodes) address(txn statedb.ReadTxn, name string) netip.Addr {
 // initialized only when the ids of all nodes are known and the rows that were written without an id are pending again, so hooks that wait for the rows also
 // wait for the ids.
 type follower struct {
-	nodes
+	nodeLookup
 	db       *statedb.DB
 	writer   *writer
 	ids      *changefeed.Feed[*nodeids.NodeID]
-	addrs    *changefeed.Feed[*nodetable.Node]
+	addrs    *changefeed.Feed[*nodes.Node]
 	known    map[string]known // by name of the node
 	complete bool             // all ids were known in the last round
 }
@@ -84,11 +84,11 @@ type known struct {
 	addr netip.Addr
 }
 
-func newFollower(db *statedb.DB, w *writer, n nodes) *follower {
-	return &follower{nodes: n, db: db, writer: w, known: map[string]known{}}
+func newFollower(db *statedb.DB, w *writer, n nodeLookup) *follower {
+	return &follower{nodeLookup: n, db: db, writer: w, known: map[string]known{}}
 }
 
-func registerFollower(jobs job.Group, db *statedb.DB, w *writer, n nodes) {
+func registerFollower(jobs job.Group, db *statedb.DB, w *writer, n nodeLookup) {
 	watchdog.AddRetried(jobs, "follow-nodes", newFollower(db, w, n).run, minRetry, maxRetry)
 }
 

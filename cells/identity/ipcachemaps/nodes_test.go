@@ -9,15 +9,15 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // followerRig is a follower whose rounds are run by the test.
 type followerRig struct {
 	*follower
-	table          statedb.RWTable[*ipcachetable.Entry]
+	table          statedb.RWTable[*ipcache.Entry]
 	idTable        statedb.RWTable[*nodeids.NodeID]
 	idsInitialized func(statedb.WriteTxn) // initializes the table of ids
 }
@@ -25,16 +25,16 @@ type followerRig struct {
 func newFollowerRig(tb testing.TB) *followerRig {
 	tb.Helper()
 	db := statedb.New()
-	table, err1 := ipcachetable.NewTable(db)
+	table, err1 := ipcache.NewTable(db)
 	ids, err2 := nodeids.NewTable(db)
-	all, err3 := nodetable.NewTable(db)
+	all, err3 := nodes.NewTable(db)
 	for _, err := range []error{err1, err2, err3} {
 		require.NoError(tb, err)
 	}
 	txn := db.WriteTxn(ids)
 	r := &followerRig{table: table, idTable: ids, idsInitialized: ids.RegisterInitializer(txn, "test")}
 	txn.Commit()
-	r.follower = newFollower(db, newWriter(db, table), nodes{IDs: ids, Nodes: all})
+	r.follower = newFollower(db, newWriter(db, table), nodeLookup{IDs: ids, Nodes: all})
 	require.NoError(tb, r.subscribe())
 	tb.Cleanup(r.ids.Close)
 	tb.Cleanup(r.addrs.Close)
@@ -43,15 +43,15 @@ func newFollowerRig(tb testing.TB) *followerRig {
 
 // claim claims addresses on nodes 0 to nodes-1 for the owner cilium-endpoints, and completes all owners.
 func (r *followerRig) claim(nodes, each int) {
-	var claims []ipcachetable.Claim
+	var claims []ipcache.Claim
 	for i := range nodes * each {
 		base := cidr(i / each).Addr().As4()
 		base[3] = byte(1 + i%each)
-		claims = append(claims, ipcachetable.Claim{Prefix: netip.PrefixFrom(netip.AddrFrom4(base), 32), Identity: 300, Node: fmt.Sprint("node-", i/each),
-			Source: ipcachetable.SourceRemote})
+		claims = append(claims, ipcache.Claim{Prefix: netip.PrefixFrom(netip.AddrFrom4(base), 32), Identity: 300, Node: fmt.Sprint("node-", i/each),
+			Source: ipcache.SourceRemote})
 	}
 	for _, owner := range owners {
-		if owner == ipcachetable.OwnerCiliumEndpoints {
+		if owner == ipcache.OwnerCiliumEndpoints {
 			r.writer.Replace(owner, claims, true)
 		} else {
 			r.writer.Replace(owner, nil, true)

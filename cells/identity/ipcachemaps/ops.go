@@ -14,13 +14,13 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // ops writes rows to the maps, and raises epochs once for each batch that changed the maps.
 type ops struct {
 	kernel   kernel
-	nodes    nodes
+	nodes    nodeLookup
 	replaced replaced
 	// allStale and stale record the flows whose verdicts may be outdated: all, or flows with peers of these shards. allStale is initially true, because the
 	// previous run may have stopped between a change and its epoch.
@@ -38,22 +38,22 @@ func newReplaced(db *statedb.DB, table statedb.Table[*attachments.Attachment]) r
 	return func() bool { return attachments.Replaced(db.ReadTxn(), table) }
 }
 
-func newOps(k kernel, n nodes, r replaced) *ops {
+func newOps(k kernel, n nodeLookup, r replaced) *ops {
 	return &ops{kernel: k, nodes: n, replaced: r, allStale: true, stale: make(map[uint32]struct{})}
 }
 
 // UpdateBatch implements reconciler.BatchOperations.
-func (o *ops) UpdateBatch(_ context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
-	o.each(batch, func(e *ipcachetable.Entry) error { return o.put(txn, e) })
+func (o *ops) UpdateBatch(_ context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcache.Entry]) {
+	o.each(batch, func(e *ipcache.Entry) error { return o.put(txn, e) })
 }
 
 // DeleteBatch implements reconciler.BatchOperations.
-func (o *ops) DeleteBatch(_ context.Context, _ statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
-	o.each(batch, func(e *ipcachetable.Entry) error { return o.remove(e.Prefix()) })
+func (o *ops) DeleteBatch(_ context.Context, _ statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcache.Entry]) {
+	o.each(batch, func(e *ipcache.Entry) error { return o.remove(e.Prefix()) })
 }
 
 // each processes a batch. If the epochs cannot be raised, every entry of the batch has failed and is retried.
-func (o *ops) each(batch []reconciler.BatchEntry[*ipcachetable.Entry], do func(*ipcachetable.Entry) error) {
+func (o *ops) each(batch []reconciler.BatchEntry[*ipcache.Entry], do func(*ipcache.Entry) error) {
 	for i := range batch {
 		batch[i].Result = do(batch[i].Object)
 	}
@@ -64,17 +64,17 @@ func (o *ops) each(batch []reconciler.BatchEntry[*ipcachetable.Entry], do func(*
 }
 
 // Update implements reconciler.Operations.
-func (o *ops) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, e *ipcachetable.Entry) error {
+func (o *ops) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, e *ipcache.Entry) error {
 	return errors.Join(o.put(txn, e), o.raise())
 }
 
 // Delete implements reconciler.Operations.
-func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *ipcachetable.Entry) error {
+func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *ipcache.Entry) error {
 	return errors.Join(o.remove(e.Prefix()), o.raise())
 }
 
 // Prune implements reconciler.Operations. This cell owns all entries of the two maps.
-func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*ipcachetable.Entry, statedb.Revision]) error {
+func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*ipcache.Entry, statedb.Revision]) error {
 	have, err := o.kernel.Dump()
 	if err != nil {
 		return fmt.Errorf("read the map ipcache: %w", err)
@@ -89,7 +89,7 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*ipcach
 	return errors.Join(append(errs, o.raise())...)
 }
 
-func (o *ops) put(txn statedb.ReadTxn, e *ipcachetable.Entry) error {
+func (o *ops) put(txn statedb.ReadTxn, e *ipcache.Entry) error {
 	have, found, err := o.kernel.Get(e.Prefix())
 	want, peer := o.nodes.value(txn, e, have), o.nodes.peer(txn, e)
 	same := err == nil && found && have == want

@@ -10,20 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/bpf"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-func batchOf(identity uint32, prefixes ...string) (batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
+func batchOf(identity uint32, prefixes ...string) (batch []reconciler.BatchEntry[*ipcache.Entry]) {
 	for _, p := range prefixes {
-		batch = append(batch, reconciler.BatchEntry[*ipcachetable.Entry]{
-			Object: ipcachetable.NewEntry(ipcachetable.Claim{Prefix: netip.MustParsePrefix(p), Identity: identity}, "")})
+		batch = append(batch, reconciler.BatchEntry[*ipcache.Entry]{
+			Object: ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix(p), Identity: identity}, "")})
 	}
 	return batch
 }
 
 func newUpdates(t *testing.T) (f *fakeMaps, o *ops, update func(identity uint32, prefixes ...string) error) {
 	f = newFake()
-	o = newOps(f, nodes{}, func() bool { return true })
+	o = newOps(f, nodeLookup{}, func() bool { return true })
 	return f, o, func(identity uint32, prefixes ...string) error {
 		batch := batchOf(identity, prefixes...)
 		o.UpdateBatch(t.Context(), nil, batch)
@@ -52,10 +52,10 @@ func TestOps_EachBatchRaisesEpochsOnce(t *testing.T) {
 	o.DeleteBatch(t.Context(), nil, batch)
 	require.NoError(t, batch[0].Result)
 	require.Equal(t, 2, f.shards[shard("10.0.0.1")])
-	require.NoError(t, o.Prune(t.Context(), nil, func(func(*ipcachetable.Entry, uint64) bool) {}))
+	require.NoError(t, o.Prune(t.Context(), nil, func(func(*ipcache.Entry, uint64) bool) {}))
 	require.Equal(t, 3, f.epoch)
 	require.Empty(t, f.entries)
-	require.NoError(t, o.Prune(t.Context(), nil, func(func(*ipcachetable.Entry, uint64) bool) {}))
+	require.NoError(t, o.Prune(t.Context(), nil, func(func(*ipcache.Entry, uint64) bool) {}))
 	require.Equal(t, 3, f.epoch)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/podclaims"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // pods indexes the CiliumEndpoints by name, by address, by node address and by block. A cluster may have 150,000 of them, so it stores pointers to rows only.
@@ -133,7 +133,7 @@ func forget[K, V comparable](lists map[K][]V, key K, value V) {
 
 // touch adds the addresses whose claim may change with a node to touched: addresses of pods that name the node, the node's own addresses, and addresses in its
 // ranges.
-func (p *pods) touch(before, after *nodetable.Node, touched map[netip.Addr]struct{}) {
+func (p *pods) touch(before, after *nodes.Node, touched map[netip.Addr]struct{}) {
 	for addr := range clusternodes.Differing(clusternodes.AddressesOf(before), clusternodes.AddressesOf(after)) {
 		for _, ep := range p.byNode[addr] {
 			for i := range ep.NumAddrs() {

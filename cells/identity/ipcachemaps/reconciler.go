@@ -5,12 +5,12 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/datapath/mapreconciler"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // newReconciler registers the reconciler that writes rows to the maps.
 func newReconciler(
-	params reconciler.Params, table statedb.RWTable[*ipcachetable.Entry], ops *ops,
-) (reconciler.Reconciler[*ipcachetable.Entry], error) {
+	params reconciler.Params, table statedb.RWTable[*ipcache.Entry], ops *ops,
+) (reconciler.Reconciler[*ipcache.Entry], error) {
 	return mapreconciler.Register(params, "ipcache", table, ops, ops)
 }

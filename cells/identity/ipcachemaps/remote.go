@@ -21,8 +21,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -40,7 +40,7 @@ type remoteParams struct {
 	DB         *statedb.DB
 	Settings   agentconfig.Agent
 	Pods       statedb.Table[*cilium.Endpoint]
-	Nodes      statedb.Table[*nodetable.Node]
+	Nodes      statedb.Table[*nodes.Node]
 	Local      statedb.Table[*endpoints.Endpoint]
 	Identities statedb.Table[*identities.Identity]
 	Progress   statedb.Table[policyprogress.Progress]
@@ -98,7 +98,7 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 
 			put, remove := r.compute(txn, touched, complete)
 
-			r.Writer.Update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
+			r.Writer.Update(ipcache.OwnerCiliumEndpoints, put, remove, complete)
 			if err := r.report(health, complete); err != nil {
 				return err
 			}
@@ -167,7 +167,7 @@ func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[neti
 		r.followLocal(change, touched)
 	}
 	// Of a changed node it touches only the addresses whose claim may change.
-	r.claimChecker.nodes.UpTo(txn, changed, func(before, after *nodetable.Node) { r.touch(before, after, touched) })
+	r.claimChecker.nodes.UpTo(txn, changed, func(before, after *nodes.Node) { r.touch(before, after, touched) })
 	return touched
 }
 
@@ -202,7 +202,7 @@ func (r *remote) hold(addr netip.Addr, n int, touched map[netip.Addr]struct{}) {
 }
 
 // compute decides the claims of the touched addresses. Once the objects are complete, it also decides the kept addresses.
-func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, complete bool) (put []ipcachetable.Claim, remove []netip.Prefix) {
+func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, complete bool) (put []ipcache.Claim, remove []netip.Prefix) {
 	if complete {
 		maps.Copy(touched, r.kept)
 	}
@@ -225,7 +225,7 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, c
 		}
 		identity := r.identity(txn, addr, ep) // reads the previous claim, so it must precede claim
 		r.claim(addr, ep)
-		put = append(put, ipcachetable.Claim{Prefix: prefix, Identity: identity, Node: r.claimChecker.nodes.HostOf(ep), Source: ipcachetable.SourceRemote})
+		put = append(put, ipcache.Claim{Prefix: prefix, Identity: identity, Node: r.claimChecker.nodes.HostOf(ep), Source: ipcache.SourceRemote})
 	}
 	return put, remove
 }
@@ -275,7 +275,7 @@ func (r *remote) identity(txn statedb.ReadTxn, addr netip.Addr, ep *cilium.Endpo
 	before := r.claimedBy(addr)
 	if before != nil {
 		if before.SameObject(ep) {
-			return r.Writer.identity(ipcachetable.OwnerCiliumEndpoints, prefix)
+			return r.Writer.identity(ipcache.OwnerCiliumEndpoints, prefix)
 		}
 		return 0 // the previous number is another pod's
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 	"github.com/waggle-net/waggle/pkg/testseed"
@@ -23,25 +23,25 @@ import (
 type remoteRig struct {
 	*remote
 	pods  statedb.RWTable[*cilium.Endpoint]
-	nodes statedb.RWTable[*nodetable.Node]
-	table statedb.RWTable[*ipcachetable.Entry]
+	nodes statedb.RWTable[*nodes.Node]
+	table statedb.RWTable[*ipcache.Entry]
 }
 
-func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
+func newRemoteRig(tb testing.TB, count int) *remoteRig {
 	tb.Helper()
 	db := statedb.New()
 	pods, err1 := cilium.NewEndpointTable(db)
-	rows, err2 := nodetable.NewTable(db)
+	rows, err2 := nodes.NewTable(db)
 	local, err3 := endpoints.NewTable(db)
 	known, err4 := identities.NewTable(db)
 	progress, err5 := policyprogress.NewTable(db)
 	rejected, err6 := refusedclaims.NewTable(db)
-	table, err7 := ipcachetable.NewTable(db)
+	table, err7 := ipcache.NewTable(db)
 	for _, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
 		require.NoError(tb, err)
 	}
 	txn := db.WriteTxn(rows, known, progress)
-	for i := range nodes {
+	for i := range count {
 		_, _, err := rows.Insert(txn, nodeRow(i))
 		require.NoError(tb, err)
 	}
@@ -61,12 +61,12 @@ func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
 }
 
 // nodeRow returns node i with its range and its address.
-func nodeRow(i int) *nodetable.Node {
-	return &nodetable.Node{Name: fmt.Sprint("node-", i), CIDRs: []netip.Prefix{cidr(i)}, Addresses: []nodetable.Address{{Type: nodetable.InternalIP, Addr: nodeAddr(i)}}}
+func nodeRow(i int) *nodes.Node {
+	return &nodes.Node{Name: fmt.Sprint("node-", i), CIDRs: []netip.Prefix{cidr(i)}, Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: nodeAddr(i)}}}
 }
 
 // putNode inserts or deletes a node.
-func (r *remoteRig) putNode(tb testing.TB, n *nodetable.Node, deleted bool) {
+func (r *remoteRig) putNode(tb testing.TB, n *nodes.Node, deleted bool) {
 	tb.Helper()
 	txn := r.DB.WriteTxn(r.nodes)
 	defer txn.Commit()
@@ -106,7 +106,7 @@ func (r *remoteRig) pass() { r.passWith(false) }
 func (r *remoteRig) passWith(complete bool) {
 	txn := r.DB.ReadTxn()
 	put, remove := r.compute(txn, r.follow(txn, statedb.NewWatchSet()), complete)
-	r.Writer.Update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
+	r.Writer.Update(ipcache.OwnerCiliumEndpoints, put, remove, complete)
 }
 
 // A copy of the objects is older than the entries that the previous run wrote: pod 0 has another identity now, and the address of pod 1 belongs to another pod.
@@ -159,7 +159,7 @@ func TestRemote_YoungerObjectWins(t *testing.T) {
 		}
 		put(1, 400) // the stale object changes
 		r.pass()
-		row, _, found := r.table.Get(r.DB.ReadTxn(), ipcachetable.ByPrefix(netip.MustParsePrefix("10.0.0.1/32")))
+		row, _, found := r.table.Get(r.DB.ReadTxn(), ipcache.ByPrefix(netip.MustParsePrefix("10.0.0.1/32")))
 		require.True(t, found)
 		require.Equal(t, uint32(303), row.Identity, "%v", order)
 	}
@@ -202,43 +202,43 @@ func TestRemote_HostileEndpointsClaimNothing(t *testing.T) {
 // When a node joins, changes or leaves, only the addresses of its pods, its own addresses and addresses in its ranges are decided again.
 func TestRemote_NodeChange_AffectsOnlyItsAddresses(t *testing.T) {
 	t.Parallel()
-	const nodes, each = 50, 100
-	r := newRemoteRig(t, nodes)
-	for i := range (nodes + 1) * each { // the pods of the last node are created before the node
+	const count, each = 50, 100
+	r := newRemoteRig(t, count)
+	for i := range (count + 1) * each { // the pods of the last node are created before the node
 		r.put(t, i, i%1000)
 	}
 	r.pass()
 	rows := func() int { return r.table.NumObjects(r.DB.ReadTxn()) }
-	require.Equal(t, nodes*each, rows())
-	decide := func(n *nodetable.Node, deleted bool) int {
+	require.Equal(t, count*each, rows())
+	decide := func(n *nodes.Node, deleted bool) int {
 		t.Helper()
 		r.putNode(t, n, deleted)
 		txn := r.DB.ReadTxn()
 		touched := r.follow(txn, statedb.NewWatchSet())
 		count := len(touched)
 		put, remove := r.compute(txn, touched, false)
-		r.Writer.Update(ipcachetable.OwnerCiliumEndpoints, put, remove, false)
+		r.Writer.Update(ipcache.OwnerCiliumEndpoints, put, remove, false)
 		return count
 	}
-	last := nodeRow(nodes)
+	last := nodeRow(count)
 	require.Equal(t, each, decide(last, false), "it joins")
-	require.Equal(t, (nodes+1)*each, rows())
+	require.Equal(t, (count+1)*each, rows())
 	labelled := *last
 	labelled.UID = "other"
 	require.Zero(t, decide(&labelled, false), "what says nothing of pods")
 	moved := *last
-	moved.Addresses = []nodetable.Address{{Type: nodetable.InternalIP, Addr: netip.MustParseAddr("172.31.0.1")}}
+	moved.Addresses = []nodes.Address{{Type: nodes.InternalIP, Addr: netip.MustParseAddr("172.31.0.1")}}
 	require.Equal(t, each, decide(&moved, false), "its pods name another address")
-	require.Equal(t, nodes*each, rows())
+	require.Equal(t, count*each, rows())
 	wider := *last
-	wider.CIDRs = []netip.Prefix{cidr(nodes), cidr(nodes - 1)}
+	wider.CIDRs = []netip.Prefix{cidr(count), cidr(count - 1)}
 	require.Equal(t, 2*each, decide(&wider, false), "it returns, and claims the range of a neighbour")
 	require.Equal(t, 2*each, decide(last, true), "it leaves")
-	require.Equal(t, nodes*each, rows())
+	require.Equal(t, count*each, rows())
 }
 
 // claimsNow returns the claim of each address: identity, node, and the reason if it is rejected.
-func (r *remote) claimsNow(table statedb.Table[*ipcachetable.Entry]) map[string]string {
+func (r *remote) claimsNow(table statedb.Table[*ipcache.Entry]) map[string]string {
 	out := map[string]string{}
 	for e := range table.All(r.Writer.db.ReadTxn()) {
 		out[e.Prefix().Addr().String()] = fmt.Sprint(e.Identity, "@", e.Node())
@@ -265,13 +265,13 @@ func TestRemote_MatchesFullPass(t *testing.T) {
 	cidrs := []string{"10.0.0.0/24", "10.0.1.0/24", "10.0.0.0/23", "10.0.0.128/25", "10.0.0.0/8", "fd00::/64", "fd00:0:0:1::/64", "fd00::/62", "fd00::/16"}
 	nodeAddrs := []string{"172.16.0.1", "172.16.0.2", "172.16.0.3", "10.0.0.7", "fd00::7"}
 	podAddrs := []string{"10.0.0.7", "10.0.0.200", "10.0.1.9", "10.200.0.1", "fd00::7", "fd00:0:0:1::8", "fd00:77::1"}
-	node := func(name string) *nodetable.Node {
-		n := &nodetable.Node{Name: name}
+	node := func(name string) *nodes.Node {
+		n := &nodes.Node{Name: name}
 		for _, text := range pick(cidrs...) {
 			n.CIDRs = append(n.CIDRs, netip.MustParsePrefix(text))
 		}
 		for _, addr := range pick(nodeAddrs...) {
-			n.Addresses = append(n.Addresses, nodetable.Address{Type: nodetable.InternalIP, Addr: netip.MustParseAddr(addr)})
+			n.Addresses = append(n.Addresses, nodes.Address{Type: nodes.InternalIP, Addr: netip.MustParseAddr(addr)})
 		}
 		return n
 	}
@@ -301,7 +301,7 @@ func TestRemote_MatchesFullPass(t *testing.T) {
 		r.pass()
 
 		other := statedb.New()
-		table, err := ipcachetable.NewTable(other)
+		table, err := ipcache.NewTable(other)
 		require.NoError(t, err)
 		p := r.remoteParams
 		p.Writer = newWriter(other, table)

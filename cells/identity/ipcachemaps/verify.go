@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -24,9 +24,9 @@ const slice = 2000
 // verifier compares the maps with the written rows, one slice at a time. Only its timer runs it.
 type verifier struct {
 	watch  drift.Watch
-	table  statedb.RWTable[*ipcachetable.Entry]
+	table  statedb.RWTable[*ipcache.Entry]
 	kernel kernel
-	nodes  nodes
+	nodes  nodeLookup
 	prune  func()
 
 	row     netip.Prefix // the first row of the next slice; invalid: start with the first row of the table
@@ -37,10 +37,10 @@ type verifierParams struct {
 	cell.In
 
 	Watch      drift.Watch
-	Table      statedb.RWTable[*ipcachetable.Entry]
+	Table      statedb.RWTable[*ipcache.Entry]
 	Kernel     kernel
-	Nodes      nodes
-	Reconciler reconciler.Reconciler[*ipcachetable.Entry]
+	Nodes      nodeLookup
+	Reconciler reconciler.Reconciler[*ipcache.Entry]
 }
 
 func newVerifier(p verifierParams) *verifier {
@@ -64,7 +64,7 @@ func (v *verifier) run(ctx context.Context) error {
 	drift.PruneUnowned(ctx, v.watch, bpf.MapIpcache, unowned, func(p netip.Prefix) bool {
 		txn := v.watch.DB.ReadTxn()
 		known, _ := v.table.Initialized(txn)
-		_, _, wanted := v.table.Get(txn, ipcachetable.ByPrefix(p))
+		_, _, wanted := v.table.Get(txn, ipcache.ByPrefix(p))
 		_, there, err := v.kernel.Get(p)
 		return known && !wanted && there && err == nil
 	}, v.prune)
@@ -77,7 +77,7 @@ func (v *verifier) rows() error {
 	n := 0
 	next := v.table.All(before)
 	if v.row.IsValid() {
-		next = v.table.LowerBound(before, ipcachetable.ByPrefix(v.row))
+		next = v.table.LowerBound(before, ipcache.ByPrefix(v.row))
 	}
 	v.row = netip.Prefix{}
 	for e := range next {
@@ -99,7 +99,7 @@ func (v *verifier) rows() error {
 		}
 	}
 	if len(found) > 0 {
-		drift.Mark(v.watch, v.table, before, func(e *ipcachetable.Entry) []driftrepairs.Finding {
+		drift.Mark(v.watch, v.table, before, func(e *ipcache.Entry) []driftrepairs.Finding {
 			return drift.If(found[e.Prefix()] != "", driftrepairs.MapEntry, bpf.MapIpcache, found[e.Prefix()])
 		})
 	}
@@ -113,7 +113,7 @@ func (v *verifier) findUnowned() (all []netip.Prefix, err error) {
 	}
 	txn := v.watch.DB.ReadTxn()
 	for p := range entries {
-		if _, _, wanted := v.table.Get(txn, ipcachetable.ByPrefix(p)); !wanted {
+		if _, _, wanted := v.table.Get(txn, ipcache.ByPrefix(p)); !wanted {
 			all = append(all, p)
 		}
 	}

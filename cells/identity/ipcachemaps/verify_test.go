@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -41,7 +41,7 @@ func large(t testing.TB, n int) (v *verifier, l *ledger) {
 		all[name] = m
 	}
 	db := statedb.New()
-	table, err := ipcachetable.NewTable(db)
+	table, err := ipcache.NewTable(db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func large(t testing.TB, n int) (v *verifier, l *ledger) {
 	defer txn.Commit()
 	for i := range n {
 		for _, p := range []netip.Prefix{numbered(i, 32), numbered(i, 30)} {
-			row := ipcachetable.NewEntry(ipcachetable.Claim{Prefix: p, Identity: uint32(i + 1)}, "").WithStatus(reconciler.StatusDone())
+			row := ipcache.NewEntry(ipcache.Claim{Prefix: p, Identity: uint32(i + 1)}, "").WithStatus(reconciler.StatusDone())
 			_, _, _ = table.Insert(txn, row)
 			if err := v.kernel.Put(p, v.nodes.value(txn, row, value{}), netip.Addr{}); err != nil {
 				t.Fatal(err)
@@ -117,7 +117,7 @@ func (v *verifier) settle(t *testing.T, prefixes ...netip.Prefix) {
 	txn := v.watch.DB.WriteTxn(v.table)
 	defer txn.Commit()
 	for _, p := range prefixes {
-		row, _, _ := v.table.Get(txn, ipcachetable.ByPrefix(p))
+		row, _, _ := v.table.Get(txn, ipcache.ByPrefix(p))
 		if row.GetStatus().Kind != reconciler.StatusKindPending {
 			t.Errorf("the row of %s is not pending", p)
 		}

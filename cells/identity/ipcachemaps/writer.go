@@ -9,13 +9,13 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // writer stores the claims of all owners, and the winner of each prefix in the table.
 type writer struct {
 	db    *statedb.DB
-	table statedb.RWTable[*ipcachetable.Entry]
+	table statedb.RWTable[*ipcache.Entry]
 
 	// mu guards claims and byNode. It is locked before the table and held until the commit, so that the table always matches them.
 	mu     sync.Mutex
@@ -27,16 +27,16 @@ type writer struct {
 }
 
 // claims is the set of one owner.
-type claims map[netip.Prefix]ipcachetable.Claim
+type claims map[netip.Prefix]ipcache.Claim
 
 // nodeIDs names the initializer of the table that waits for the ids of nodes.
 const nodeIDs = "node-ids"
 
 // owners must contribute all their claims before the table is initialized.
-var owners = []string{ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerHost, ipcachetable.OwnerNodes,
-	ipcachetable.OwnerOverlay}
+var owners = []string{ipcache.OwnerEndpoints, ipcache.OwnerCiliumEndpoints, ipcache.OwnerHost, ipcache.OwnerNodes,
+	ipcache.OwnerOverlay}
 
-func newWriter(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry]) *writer {
+func newWriter(db *statedb.DB, table statedb.RWTable[*ipcache.Entry]) *writer {
 	w := &writer{db: db, table: table, claims: make(map[string]claims), byNode: newByNode(),
 		complete: make(map[string]func(statedb.WriteTxn))}
 	txn := db.WriteTxn(table)
@@ -47,8 +47,8 @@ func newWriter(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry]) *writ
 	return w
 }
 
-// Replace implements [ipcachetable.Writer] for owners that replace their whole set.
-func (w *writer) Replace(owner string, list []ipcachetable.Claim, complete bool) {
+// Replace implements [ipcache.Writer] for owners that replace their whole set.
+func (w *writer) Replace(owner string, list []ipcache.Claim, complete bool) {
 	next := make(claims, len(list))
 	for _, c := range list {
 		c.Prefix = c.Prefix.Masked()
@@ -68,28 +68,28 @@ func (w *writer) Replace(owner string, list []ipcachetable.Claim, complete bool)
 // updates reports whether an owner contributes changes and never replaces its whole set. It may have a claim for each pod or node of the cluster.
 func updates(owner string) bool {
 	switch owner {
-	case ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerNodes, ipcachetable.OwnerOverlay:
+	case ipcache.OwnerEndpoints, ipcache.OwnerCiliumEndpoints, ipcache.OwnerNodes, ipcache.OwnerOverlay:
 		return true
 	}
 	return false
 }
 
-// Update implements [ipcachetable.Writer] for owners that contribute changes.
-func (w *writer) Update(owner string, put []ipcachetable.Claim, remove []netip.Prefix, complete bool) {
+// Update implements [ipcache.Writer] for owners that contribute changes.
+func (w *writer) Update(owner string, put []ipcache.Claim, remove []netip.Prefix, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.claims[owner] == nil {
 		w.claims[owner] = make(claims)
 	}
-	changes := make(map[netip.Prefix]ipcachetable.Claim, len(put)+len(remove)) // a claim without a prefix is a removal
+	changes := make(map[netip.Prefix]ipcache.Claim, len(put)+len(remove)) // a claim without a prefix is a removal
 	for _, p := range remove {
-		changes[p] = ipcachetable.Claim{}
+		changes[p] = ipcache.Claim{}
 	}
 	for _, c := range put {
 		changes[c.Prefix] = c
 	}
 	txn := w.db.ReadTxn() // the table changes only under mu
-	maps.DeleteFunc(changes, func(p netip.Prefix, c ipcachetable.Claim) bool { return w.claim(txn, owner, p) == c })
+	maps.DeleteFunc(changes, func(p netip.Prefix, c ipcache.Claim) bool { return w.claim(txn, owner, p) == c })
 	w.commit(owner, len(changes), complete, func(txn statedb.WriteTxn) {
 		for prefix, claim := range changes {
 			w.settle(txn, prefix, func() {
@@ -109,16 +109,16 @@ func (w *writer) identity(owner string, prefix netip.Prefix) uint32 {
 }
 
 // claim returns the claim of an owner for which [updates] is true; the zero value without a claim. The caller must hold mu.
-func (w *writer) claim(txn statedb.ReadTxn, owner string, prefix netip.Prefix) ipcachetable.Claim {
-	if row, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix)); found && row.Owner() == owner {
+func (w *writer) claim(txn statedb.ReadTxn, owner string, prefix netip.Prefix) ipcache.Claim {
+	if row, _, found := w.table.Get(txn, ipcache.ByPrefix(prefix)); found && row.Owner() == owner {
 		return claimOf(row)
 	}
 	return w.claims[owner][prefix]
 }
 
 // claimOf returns the claim of a row.
-func claimOf(row *ipcachetable.Entry) ipcachetable.Claim {
-	return ipcachetable.Claim{Prefix: row.Prefix(), Identity: row.Identity, Node: row.Node(), Source: row.Source}
+func claimOf(row *ipcache.Entry) ipcache.Claim {
+	return ipcache.Claim{Prefix: row.Prefix(), Identity: row.Identity, Node: row.Node(), Source: row.Source}
 }
 
 // commit applies changes of an owner in one transaction, and completes the owner's initializer if complete is set. The caller must hold mu.
@@ -138,7 +138,7 @@ func (w *writer) commit(owner string, changes int, complete bool, change func(st
 
 // settle applies a change to the claims of a prefix, and writes the winning claim to the prefix's row. A row that already matches keeps its status.
 func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix, change func()) {
-	have, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix))
+	have, _, found := w.table.Get(txn, ipcache.ByPrefix(prefix))
 	if found {
 		w.recall(have)
 	}
@@ -159,7 +159,7 @@ func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix, change func()
 }
 
 // index updates byNode when a row is replaced. Either row may be nil.
-func (w *writer) index(have, want *ipcachetable.Entry) {
+func (w *writer) index(have, want *ipcache.Entry) {
 	if have != nil && want != nil && have.Node() == want.Node() {
 		return
 	}
@@ -192,8 +192,8 @@ func (w *writer) mark(differ map[string]bool, complete bool) {
 	defer txn.Abort()
 	for name, id := range differ {
 		for key := range w.byNode.keys(name) {
-			e, _, found := w.table.Get(txn, ipcachetable.ByKey(key))
-			if found && (id || e.Owner() != ipcachetable.OwnerCiliumEndpoints) {
+			e, _, found := w.table.Get(txn, ipcache.ByKey(key))
+			if found && (id || e.Owner() != ipcache.OwnerCiliumEndpoints) {
 				_, _, _ = w.table.Insert(txn, e.Clone().WithStatus(reconciler.StatusPending()))
 				changed = true
 			}
@@ -209,7 +209,7 @@ func (w *writer) mark(differ map[string]bool, complete bool) {
 }
 
 // recall puts the winning claim of a row back into claims. An owner's winning claim is stored only in its row, because a claim takes as much memory as a row.
-func (w *writer) recall(row *ipcachetable.Entry) {
+func (w *writer) recall(row *ipcache.Entry) {
 	if updates(row.Owner()) {
 		w.claims[row.Owner()][row.Prefix()] = claimOf(row)
 	}
@@ -232,14 +232,14 @@ func changed(a, b claims) map[netip.Prefix]struct{} {
 }
 
 // best returns the winning claim of a prefix: the highest source, then the owner whose name sorts first.
-func best(all map[string]claims, prefix netip.Prefix) *ipcachetable.Entry {
-	var winner *ipcachetable.Entry
+func best(all map[string]claims, prefix netip.Prefix) *ipcache.Entry {
+	var winner *ipcache.Entry
 	for owner, set := range all {
 		c, found := set[prefix]
 		if !found || (winner != nil && (c.Source < winner.Source || c.Source == winner.Source && owner > winner.Owner())) {
 			continue
 		}
-		winner = ipcachetable.NewEntry(ipcachetable.Claim{Prefix: prefix, Identity: c.Identity, Node: c.Node, Source: c.Source}, owner)
+		winner = ipcache.NewEntry(ipcache.Claim{Prefix: prefix, Identity: c.Identity, Node: c.Node, Source: c.Source}, owner)
 	}
 	if winner != nil {
 		winner.WithStatus(reconciler.StatusPending())

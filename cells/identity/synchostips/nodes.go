@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -25,13 +25,13 @@ type nodeParams struct {
 	cell.In
 	DB      *statedb.DB
 	Agent   agentconfig.Agent
-	Nodes   statedb.Table[*nodetable.Node]
+	Nodes   statedb.Table[*nodes.Node]
 	Slices  statedb.Table[*k8s.EndpointSlice]
 	IPCache ipcache.Writer
 }
 
-// nodes claims the addresses of nodes, as the table nodes assigns them. A round processes only addresses whose claim may have changed.
-type nodes struct {
+// nodeClaims claims the addresses of nodes, as the table nodes assigns them. A round processes only addresses whose claim may have changed.
+type nodeClaims struct {
 	nodeParams
 	all     *clusternodes.Follower
 	servers []netip.Addr            // of the API servers
@@ -39,8 +39,8 @@ type nodes struct {
 	claimed map[netip.Addr]struct{}
 }
 
-func newNodes(p nodeParams) *nodes {
-	return &nodes{nodeParams: p, touched: map[netip.Addr]struct{}{}, claimed: map[netip.Addr]struct{}{}}
+func newNodes(p nodeParams) *nodeClaims {
+	return &nodeClaims{nodeParams: p, touched: map[netip.Addr]struct{}{}, claimed: map[netip.Addr]struct{}{}}
 }
 
 func registerNodes(jobs job.Group, p nodeParams) {
@@ -48,7 +48,7 @@ func registerNodes(jobs job.Group, p nodeParams) {
 }
 
 // run contributes the known addresses; entries of a previous run stay until all inputs are complete.
-func (n *nodes) run(ctx context.Context, health cell.Health) error {
+func (n *nodeClaims) run(ctx context.Context, health cell.Health) error {
 	if err := n.subscribe(); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 }
 
 // subscribe follows the table from its first row on; a retry continues where the previous attempt ended.
-func (n *nodes) subscribe() (err error) {
+func (n *nodeClaims) subscribe() (err error) {
 	if n.all != nil {
 		return nil
 	}
@@ -73,10 +73,10 @@ func (n *nodes) subscribe() (err error) {
 }
 
 // round contributes the claims of a snapshot.
-func (n *nodes) round(r *loop.Round) {
+func (n *nodeClaims) round(r *loop.Round) {
 	complete := r.Complete(n.Nodes, n.Slices)
 	n.follow(r.Txn, r.Changed)
-	servers := map[*nodetable.Node][]netip.Addr{} // addresses of the API servers, by their node
+	servers := map[*nodes.Node][]netip.Addr{} // addresses of the API servers, by their node
 	for _, addr := range n.servers {
 		if owner := n.owner(addr); owner != nil {
 			servers[owner] = append(servers[owner], addr)
@@ -93,7 +93,7 @@ func (n *nodes) round(r *loop.Round) {
 		}
 		n.claimed[addr] = struct{}{}
 		claim := ipcache.Claim{Prefix: prefix, Identity: n.identityOf(addr, owner, servers[owner]), Source: ipcache.SourceNode}
-		if n.Agent.Tunnel() && owner.Source != nodetable.Local {
+		if n.Agent.Tunnel() && owner.Source != nodes.Local {
 			claim.Node = owner.Name
 		}
 		put = append(put, claim)
@@ -103,7 +103,7 @@ func (n *nodes) round(r *loop.Round) {
 }
 
 // follow applies the changes of the tables, and touches the addresses whose claim may have changed.
-func (n *nodes) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+func (n *nodeClaims) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	touch := func(addrs ...netip.Addr) {
 		for _, addr := range addrs {
 			n.touched[addr] = struct{}{}
@@ -116,7 +116,7 @@ func (n *nodes) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		touch(clusternodes.AddressesOf(n.owner(addr))...) // its routers
 	}
 	n.servers = servers
-	n.all.UpTo(txn, changed, func(before, after *nodetable.Node) {
+	n.all.UpTo(txn, changed, func(before, after *nodes.Node) {
 		touch(clusternodes.AddressesOf(before)...)
 		touch(clusternodes.AddressesOf(after)...)
 	})
@@ -124,9 +124,9 @@ func (n *nodes) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 
 // owner returns the node that has an address; nil without one. The row of a removed node may be kept beside the row of the new owner of its address: this
 // node has precedence, then the name that sorts first.
-func (n *nodes) owner(addr netip.Addr) (owner *nodetable.Node) {
+func (n *nodeClaims) owner(addr netip.Addr) (owner *nodes.Node) {
 	for _, name := range n.all.NodesOf(addr) {
-		if row := n.all.All()[name]; owner == nil || row.Source == nodetable.Local {
+		if row := n.all.All()[name]; owner == nil || row.Source == nodes.Local {
 			owner = row
 		}
 	}
@@ -136,17 +136,17 @@ func (n *nodes) owner(addr netip.Addr) (owner *nodetable.Node) {
 // identityOf returns the identity of an address of a node: the host for this node, otherwise API server for addresses of API servers, and remote node. An API
 // server outside the cluster keeps the identity of the world. With a tunnel, processes of a node send from its router address: the router address of a node
 // with an API server of the same family has the identity API server as well.
-func (n *nodes) identityOf(addr netip.Addr, owner *nodetable.Node, servers []netip.Addr) uint32 {
+func (n *nodeClaims) identityOf(addr netip.Addr, owner *nodes.Node, servers []netip.Addr) uint32 {
 	has := func(types ...string) bool {
-		return slices.ContainsFunc(owner.Addresses, func(a nodetable.Address) bool { return a.Addr == addr && slices.Contains(types, a.Type) })
+		return slices.ContainsFunc(owner.Addresses, func(a nodes.Address) bool { return a.Addr == addr && slices.Contains(types, a.Type) })
 	}
 	sameFamily := func(server netip.Addr) bool { return server.Is4() == addr.Is4() }
 	switch {
-	case owner.Source == nodetable.Local:
+	case owner.Source == nodes.Local:
 		return identity.Host
-	case !has(nodetable.InternalIP, nodetable.ExternalIP, nodetable.CiliumInternalIP):
+	case !has(nodes.InternalIP, nodes.ExternalIP, nodes.CiliumInternalIP):
 		return identity.Health
-	case slices.Contains(servers, addr), n.Agent.Tunnel() && has(nodetable.CiliumInternalIP) && slices.ContainsFunc(servers, sameFamily):
+	case slices.Contains(servers, addr), n.Agent.Tunnel() && has(nodes.CiliumInternalIP) && slices.ContainsFunc(servers, sameFamily):
 		return identity.KubeAPIServer
 	}
 	return identity.RemoteNode

@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -38,16 +38,16 @@ func (s claimSet) Update(_ string, put []ipcache.Claim, remove []netip.Prefix, _
 
 // nodesRig is the controller without its goroutine, over tables that a test fills.
 type nodesRig struct {
-	*nodes
+	*nodeClaims
 	claims claimSet
-	rows   statedb.RWTable[*nodetable.Node]
+	rows   statedb.RWTable[*nodes.Node]
 	slices statedb.RWTable[*k8s.EndpointSlice]
 }
 
 func newNodesRig(tb testing.TB, tunnel bool) *nodesRig {
 	tb.Helper()
 	db := statedb.New()
-	rows, err1 := nodetable.NewTable(db)
+	rows, err1 := nodes.NewTable(db)
 	slices, err2 := k8s.NewEndpointSliceTable(db)
 	for _, err := range []error{err1, err2} {
 		require.NoError(tb, err)
@@ -83,18 +83,18 @@ func wholeClaims(txn statedb.ReadTxn, p nodeParams) claimSet {
 	for row := range p.Nodes.All(txn) {
 		for _, a := range row.Addresses {
 			claim := ipcache.Claim{Prefix: clusternodes.Whole(a.Addr), Identity: identity.RemoteNode, Source: ipcache.SourceNode}
-			if p.Agent.Tunnel() && row.Source != nodetable.Local {
+			if p.Agent.Tunnel() && row.Source != nodes.Local {
 				claim.Node = row.Name
 			}
 			before, more := claims[claim.Prefix]
 			switch {
-			case row.Source == nodetable.Local:
+			case row.Source == nodes.Local:
 				claim.Identity = identity.Host
-			case a.Type == nodetable.HealthIP && more:
+			case a.Type == nodes.HealthIP && more:
 				claim = before
-			case a.Type == nodetable.HealthIP:
+			case a.Type == nodes.HealthIP:
 				claim.Identity = identity.Health
-			case slices.Contains(servers, a.Addr), p.Agent.Tunnel() && a.Type == nodetable.CiliumInternalIP && withServer[row.Name][a.Addr.Is4()],
+			case slices.Contains(servers, a.Addr), p.Agent.Tunnel() && a.Type == nodes.CiliumInternalIP && withServer[row.Name][a.Addr.Is4()],
 				before.Identity == identity.KubeAPIServer:
 				claim.Identity = identity.KubeAPIServer
 			}
@@ -138,9 +138,9 @@ func TestNodes_OneAddressOfTwoRows(t *testing.T) {
 	r, addr := newNodesRig(t, true), netip.MustParseAddr("192.0.2.1")
 	for _, name := range []string{"b", "c", "a"} {
 		txn := r.DB.WriteTxn(r.rows)
-		row := &nodetable.Node{Name: name, Source: nodetable.CiliumNode, Addresses: []nodetable.Address{{Type: nodetable.InternalIP, Addr: addr}}}
+		row := &nodes.Node{Name: name, Source: nodes.CiliumNode, Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: addr}}}
 		if name == "a" {
-			row.Source = nodetable.Local
+			row.Source = nodes.Local
 		}
 		celltest.PutRow(t, txn, r.rows, row, false)
 		txn.Commit()
@@ -157,7 +157,7 @@ func TestNodes_OneAddressOfTwoRows(t *testing.T) {
 func (r *nodesRig) change(t *testing.T, random *rand.Rand) {
 	t.Helper()
 	addrs := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "10.0.0.7", "10.0.1.7", "fd00::7", "fd00:1::7"}
-	types := []string{nodetable.InternalIP, nodetable.ExternalIP, nodetable.CiliumInternalIP, nodetable.HealthIP}
+	types := []string{nodes.InternalIP, nodes.ExternalIP, nodes.CiliumInternalIP, nodes.HealthIP}
 	txn := r.DB.WriteTxn(r.rows, r.slices)
 	defer txn.Commit()
 	if random.IntN(3) == 0 {
@@ -170,17 +170,17 @@ func (r *nodesRig) change(t *testing.T, random *rand.Rand) {
 		celltest.PutRow(t, txn, r.slices, s, random.IntN(5) == 0)
 		return
 	}
-	rows := map[string]*nodetable.Node{}
+	rows := map[string]*nodes.Node{}
 	for row := range r.rows.All(txn) {
 		copied := *row
 		rows[row.Name] = &copied
 	}
 	name := string(rune('a' + random.IntN(4)))
 	if rows[name] == nil {
-		rows[name] = &nodetable.Node{Name: name, Source: nodetable.CiliumNode}
+		rows[name] = &nodes.Node{Name: name, Source: nodes.CiliumNode}
 	}
 	if name == "a" {
-		rows[name].Source = nodetable.Local
+		rows[name].Source = nodes.Local
 	}
 	for _, text := range addrs {
 		if random.IntN(4) > 0 {
@@ -188,10 +188,10 @@ func (r *nodesRig) change(t *testing.T, random *rand.Rand) {
 		}
 		addr := netip.MustParseAddr(text)
 		for _, row := range rows {
-			row.Addresses = slices.DeleteFunc(slices.Clone(row.Addresses), func(a nodetable.Address) bool { return a.Addr == addr })
+			row.Addresses = slices.DeleteFunc(slices.Clone(row.Addresses), func(a nodes.Address) bool { return a.Addr == addr })
 		}
 		for range random.IntN(3) {
-			rows[name].Addresses = append(rows[name].Addresses, nodetable.Address{Type: types[random.IntN(len(types))], Addr: addr})
+			rows[name].Addresses = append(rows[name].Addresses, nodes.Address{Type: types[random.IntN(len(types))], Addr: addr})
 		}
 	}
 	for _, row := range rows {
@@ -205,8 +205,8 @@ func BenchmarkNodeMoves(b *testing.B) {
 	move := func(i, turn int) {
 		addr, inner := netip.AddrFrom4([4]byte{172, byte(16 + turn%2), byte(i >> 8), byte(i)}), netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1})
 		txn := r.DB.WriteTxn(r.rows)
-		celltest.PutRow(b, txn, r.rows, &nodetable.Node{Name: fmt.Sprint("node-", i), Source: nodetable.CiliumNode, CIDRs: []netip.Prefix{netip.PrefixFrom(inner, 24).Masked()},
-			Addresses: []nodetable.Address{{Type: nodetable.InternalIP, Addr: addr}, {Type: nodetable.CiliumInternalIP, Addr: inner}, {Type: nodetable.HealthIP, Addr: inner.Next()}}}, false)
+		celltest.PutRow(b, txn, r.rows, &nodes.Node{Name: fmt.Sprint("node-", i), Source: nodes.CiliumNode, CIDRs: []netip.Prefix{netip.PrefixFrom(inner, 24).Masked()},
+			Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: addr}, {Type: nodes.CiliumInternalIP, Addr: inner}, {Type: nodes.HealthIP, Addr: inner.Next()}}}, false)
 		txn.Commit()
 	}
 	for i := range 5000 {

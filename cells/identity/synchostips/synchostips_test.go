@@ -29,7 +29,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -38,7 +38,7 @@ import (
 func kubernetes() cell.Cell {
 	return cell.Provide(
 		k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
-		nodetable.NewTable, statedb.RWTable[*nodetable.Node].ToTable,
+		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 	)
 }
 

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	wanted "github.com/waggle-net/waggle/pkg/kubernetes/crds"
+	"github.com/waggle-net/waggle/pkg/kubernetes/crds"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
@@ -70,16 +70,16 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 // while it reads slices.
 func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Definition, err error) {
 	_, _, slices := c.Sources.Get(txn, sources.ByTable("cilium-endpointslices"))
-	for _, name := range wanted.NamesInCluster() {
+	for _, name := range crds.NamesInCluster() {
 		if name == kubeapi.CiliumEndpointSlices.String() && !slices {
 			continue
 		}
-		row := Definition{Name: name, Want: wanted.Version}
+		row := Definition{Name: name, Want: crds.Version}
 		var found metav1.PartialObjectMetadata
 		watchdog.Busy(ctx)
 		switch failed := c.Client.Get(ctx, kubeapi.CustomResourceDefinitions, "", name, &found); {
 		case failed == nil:
-			row.Found = found.Labels[wanted.VersionLabel]
+			row.Found = found.Labels[crds.VersionLabel]
 			row.State = compare(row.Found)
 		case apierrors.IsNotFound(failed):
 			row.State = Missing
@@ -102,7 +102,7 @@ func compare(found string) State {
 	if err != nil {
 		return Old
 	}
-	switch want := version.MustParseGeneric(wanted.Version); {
+	switch want := version.MustParseGeneric(crds.Version); {
 	case have.LessThan(want):
 		return Old
 	case want.LessThan(have):

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	wanted "github.com/waggle-net/waggle/pkg/kubernetes/crds"
+	"github.com/waggle-net/waggle/pkg/kubernetes/crds"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
@@ -52,7 +52,7 @@ func commands(server *kubetest.Server) upstream.ScriptCmdsOut {
 	}
 	return upstream.NewScriptCmds(map[string]script.Cmd{
 		"install": command("install VERSION: all definitions", func(args []string) error {
-			for _, name := range wanted.NamesInCluster() {
+			for _, name := range crds.NamesInCluster() {
 				put(server, name, args[0])
 			}
 			return nil
@@ -82,7 +82,7 @@ func put(server *kubetest.Server, name, version string) {
 	object := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "CustomResourceDefinition", APIVersion: "apiextensions.k8s.io/v1"},
 		ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if version != "" {
-		object.Labels = map[string]string{wanted.VersionLabel: version}
+		object.Labels = map[string]string{crds.VersionLabel: version}
 	}
 	server.Put(object)
 }

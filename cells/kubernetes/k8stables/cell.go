@@ -13,7 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/reflectors"
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -76,7 +76,7 @@ type params struct {
 	Tables    *tables.Set
 	Manifests statedb.RWTable[manifest]
 	Settings  settings
-	Agent     agent.Agent
+	Agent     agentconfig.Agent
 	Shutdown  hive.Shutdowner
 	Log       *slog.Logger
 }
@@ -101,7 +101,7 @@ func register(p params) error {
 // previousRun detects pods that a previous run attached, by their endpoint files. The files are in a tmpfs, so a boot removes them, as it removes
 // pinned objects. Pinned objects are no evidence: this run has created its own before the hook runs.
 type previousRun struct {
-	agent agent.Agent
+	agent agentconfig.Agent
 	pods  bool
 }
 

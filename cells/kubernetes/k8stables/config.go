@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/reflectors"
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
 
@@ -57,7 +57,7 @@ type settings struct {
 
 const minReread = 50 * time.Millisecond
 
-func newSettings(c Config, a agent.Agent, client *kubeapi.Client) (settings, error) {
+func newSettings(c Config, a agentconfig.Agent, client *kubeapi.Client) (settings, error) {
 	if client != nil && c.Dir != "" {
 		return settings{}, fmt.Errorf("--manifests-dir=%q and --k8s-api-server, --k8s-kubeconfig-path or an account inside the "+
 			"cluster: only one source of objects is possible; to read manifests, set --enable-k8s=false", c.Dir)

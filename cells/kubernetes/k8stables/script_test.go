@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
@@ -23,7 +23,7 @@ func TestScripts(t *testing.T) {
 		state := filepath.Join(t.TempDir(), "state")
 		return []cell.Cell{Cell, cell.Provide(
 			func() *kubeapi.Client { return nil },
-			func() agent.Agent { return agent.Agent{EnableIPv4: true, StateDir: state, NodeName: "one"} },
+			func() agentconfig.Agent { return agentconfig.Agent{EnableIPv4: true, StateDir: state, NodeName: "one"} },
 			func() hive.ScriptCmdsOut {
 				return hive.NewScriptCmds(map[string]script.Cmd{"env/manifests": script.Command(
 					script.CmdUsage{Summary: "Set $MANIFESTS"},
@@ -52,8 +52,8 @@ func withServer(t testing.TB, server *kubetest.Server) []cell.Cell {
 	client := server.Client(t)
 	return []cell.Cell{Cell, cell.Provide(
 		func() *kubeapi.Client { return client },
-		func() agent.Agent {
-			return agent.Agent{EnableIPv4: true, StateDir: state, BPFRoot: state, NodeName: "one"}
+		func() agentconfig.Agent {
+			return agentconfig.Agent{EnableIPv4: true, StateDir: state, BPFRoot: state, NodeName: "one"}
 		},
 		func() hive.ScriptCmdsOut { return server.Commands(t) },
 	)}
@@ -74,7 +74,7 @@ func TestNewSettings_Rejects(t *testing.T) {
 	} {
 		config := DefaultConfig
 		c.change(&config)
-		if _, err := newSettings(config, agent.Agent{StateDir: "/run/waggle"}, c.client); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := newSettings(config, agentconfig.Agent{StateDir: "/run/waggle"}, c.client); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
@@ -27,7 +27,7 @@ type writer struct {
 
 func newWriter(client *kubeapi.Client, host, addr string) *writer {
 	m := machine{id: "id-" + host, bootID: "boot-" + host, host: host}
-	return &writer{&controller{params: params{Client: client, Agent: agent.Agent{NodeName: "one"}, Config: DefaultConfig}, machine: m}, wanted{machine: m,
+	return &writer{&controller{params: params{Client: client, Agent: agentconfig.Agent{NodeName: "one"}, Config: DefaultConfig}, machine: m}, wanted{machine: m,
 		node: &k8s.Node{Name: "one", UID: "u"}, local: &localnode.LocalNode{IPv4: localnode.Family{NodeIP: netip.MustParseAddr(addr)}}}}
 }
 

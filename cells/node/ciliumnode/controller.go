@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
@@ -42,7 +42,7 @@ type params struct {
 	Attachments statedb.Table[*attachments.Attachment]
 	Endpoints   statedb.Table[*endpoints.Endpoint]
 	Config      Config
-	Agent       agent.Agent
+	Agent       agentconfig.Agent
 }
 
 type controller struct {
@@ -125,7 +125,7 @@ func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wante
 	case node.UID == "":
 		return wanted{}, "the UID of the Node " + c.Agent.NodeName
 	}
-	w := wanted{receives: c.receives(txn, watch), node: node, machine: c.machine, writesCIDRs: c.Agent.IPAM == agent.IPAMKubernetes}
+	w := wanted{receives: c.receives(txn, watch), node: node, machine: c.machine, writesCIDRs: c.Agent.IPAM == agentconfig.IPAMKubernetes}
 	if local != nil && local.Ready {
 		w.local = local
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
@@ -37,12 +37,12 @@ func procfs(t testing.TB) string {
 	return dir
 }
 
-func inputs(t testing.TB, client *kubeapi.Client, a agent.Agent) cell.Cell {
+func inputs(t testing.TB, client *kubeapi.Client, a agentconfig.Agent) cell.Cell {
 	t.Helper()
 	a.NodeName, a.Procfs = "one", procfs(t)
 	return cell.Provide(
 		func() *kubeapi.Client { return client },
-		func() agent.Agent { return a },
+		func() agentconfig.Agent { return a },
 		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable,
@@ -56,11 +56,11 @@ func inputs(t testing.TB, client *kubeapi.Client, a agent.Agent) cell.Cell {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	for dir, a := range map[string]agent.Agent{
-		agent.IPAMKubernetes:  {IPAM: agent.IPAMKubernetes},
-		agent.IPAMClusterPool: {IPAM: agent.IPAMClusterPool},
-		agent.RoutingTunnel:   {IPAM: agent.IPAMClusterPool, TunnelPort: 8472, EnableIPv4: true, EnableIPv6: true},
-		agent.RoutingHybrid:   {IPAM: agent.IPAMClusterPool, TunnelPort: 8472, EnableIPv4: true, Hybrid: true},
+	for dir, a := range map[string]agentconfig.Agent{
+		agentconfig.IPAMKubernetes:  {IPAM: agentconfig.IPAMKubernetes},
+		agentconfig.IPAMClusterPool: {IPAM: agentconfig.IPAMClusterPool},
+		agentconfig.RoutingTunnel:   {IPAM: agentconfig.IPAMClusterPool, TunnelPort: 8472, EnableIPv4: true, EnableIPv6: true},
+		agentconfig.RoutingHybrid:   {IPAM: agentconfig.IPAMClusterPool, TunnelPort: 8472, EnableIPv4: true, Hybrid: true},
 	} {
 		celltest.RunVirtual(t, "testdata/"+dir+"/*.txtar", func(t testing.TB) []cell.Cell {
 			server := kubetest.New(t, kubetest.InMemory())
@@ -74,6 +74,6 @@ func TestScripts(t *testing.T) {
 func TestScripts_Off(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
-		return []cell.Cell{Cell, inputs(t, nil, agent.Agent{IPAM: agent.IPAMClusterPool})}
+		return []cell.Cell{Cell, inputs(t, nil, agentconfig.Agent{IPAM: agentconfig.IPAMClusterPool})}
 	})
 }

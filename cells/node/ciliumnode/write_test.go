@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
@@ -41,7 +41,7 @@ func TestWrite_Conflict_RetriesAndKeepsCIDRs(t *testing.T) {
 		}
 		return 0, ""
 	})
-	c := &controller{params: params{Client: s.Client(t), Agent: agent.Agent{NodeName: "one"}}}
+	c := &controller{params: params{Client: s.Client(t), Agent: agentconfig.Agent{NodeName: "one"}}}
 	if err := c.write(t.Context(), complete(), &nodeupdates.Update{}); !apierrors.IsConflict(err) {
 		t.Errorf("the first attempt: %v", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 	corev1 "k8s.io/api/core/v1"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -39,7 +39,7 @@ type controller struct {
 	Paths     *pathsState
 	Ready     readiness.Tables
 	Settings  settings
-	Agent     agent.Agent
+	Agent     agentconfig.Agent
 }
 
 // item is one desired change of the Node.

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
@@ -22,7 +22,7 @@ type pathsRig struct {
 	tests statedb.RWTable[*pathtests.Test]
 }
 
-func newPathsRig(t *testing.T, a agent.Agent, nodes int) pathsRig {
+func newPathsRig(t *testing.T, a agentconfig.Agent, nodes int) pathsRig {
 	t.Helper()
 	db := statedb.New()
 	tests, err := pathtests.NewTable(db)
@@ -57,12 +57,12 @@ func put[R any](t *testing.T, db *statedb.DB, table statedb.RWTable[R], rows ...
 func TestPathsVerdict_NotDirect_IsAFaultWithoutATunnel(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		agent  agent.Agent
+		agent  agentconfig.Agent
 		kind   pathtests.Kind
 		status corev1.ConditionStatus
 	}{
-		"native": {agent.Agent{}, pathtests.Echo, corev1.ConditionTrue},
-		"hybrid": {agent.Agent{TunnelPort: 8472, Hybrid: true}, pathtests.Direct, corev1.ConditionFalse},
+		"native": {agentconfig.Agent{}, pathtests.Echo, corev1.ConditionTrue},
+		"hybrid": {agentconfig.Agent{TunnelPort: 8472, Hybrid: true}, pathtests.Direct, corev1.ConditionFalse},
 	} {
 		c.agent.HealthChecking = true
 		r := newPathsRig(t, c.agent, 5)
@@ -76,7 +76,7 @@ func TestPathsVerdict_NotDirect_IsAFaultWithoutATunnel(t *testing.T) {
 
 func TestPathsVerdict_NothingIsTested_IsUnknown(t *testing.T) {
 	t.Parallel()
-	for name, a := range map[string]agent.Agent{"tunnel": {TunnelPort: 8472}, "native": {}} {
+	for name, a := range map[string]agentconfig.Agent{"tunnel": {TunnelPort: 8472}, "native": {}} {
 		if v, waits := newPathsRig(t, a, 1).verdict(); waits || v.status != corev1.ConditionUnknown || v.reason != pathsUntested {
 			t.Errorf("%s: %v, waits %v", name, v, waits)
 		}
@@ -86,7 +86,7 @@ func TestPathsVerdict_NothingIsTested_IsUnknown(t *testing.T) {
 // The message names a few of many nodes, in a fixed order, and contains only printable characters.
 func TestPathsVerdict_ManyPaths_MessageIsBounded(t *testing.T) {
 	t.Parallel()
-	r := newPathsRig(t, agent.Agent{HealthChecking: true, TunnelPort: 8472}, 5000)
+	r := newPathsRig(t, agentconfig.Agent{HealthChecking: true, TunnelPort: 8472}, 5000)
 	var rows []*pathtests.Test
 	for i := range 4000 {
 		rows = append(rows, &pathtests.Test{Node: fmt.Sprintf("m%04d", i), Kind: pathtests.Size, State: pathtests.Failed, Fault: pathtests.Large,

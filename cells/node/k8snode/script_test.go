@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
@@ -30,7 +30,9 @@ import (
 func inputs(client *kubeapi.Client) cell.Cell {
 	return cell.Provide(
 		func() *kubeapi.Client { return client },
-		func() agent.Agent { return agent.Agent{NodeName: "one", HealthChecking: true, TunnelPort: 8472} },
+		func() agentconfig.Agent {
+			return agentconfig.Agent{NodeName: "one", HealthChecking: true, TunnelPort: 8472}
+		},
 		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		selftests.NewTable, statedb.RWTable[selftests.SelfTest].ToTable,
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable,

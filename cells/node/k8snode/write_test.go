@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
@@ -72,7 +72,7 @@ func TestRemoveTaints_KeepsConcurrentChanges(t *testing.T) {
 			s := kubetest.New(t)
 			s.Put(tainted(test.before...))
 			changeBeforePatch(s, tainted(test.meanwhile...))
-			c := controller{Client: s.Client(t), Settings: settings{taintKey: key}, Agent: agent.Agent{NodeName: "one"}}
+			c := controller{Client: s.Client(t), Settings: settings{taintKey: key}, Agent: agentconfig.Agent{NodeName: "one"}}
 			if err := try(t, c, c.removeTaints); (err != nil) != test.conflict {
 				t.Errorf("the first attempt: %v", err)
 			}
@@ -100,7 +100,7 @@ func TestAnnotate_KeepsConcurrentChanges(t *testing.T) {
 	changed := tainted()
 	changed.Annotations = map[string]string{v4Key: "10.77.0.0/24"}
 	changeBeforePatch(s, changed)
-	c := controller{Client: s.Client(t), Agent: agent.Agent{NodeName: "one"}}
+	c := controller{Client: s.Client(t), Agent: agentconfig.Agent{NodeName: "one"}}
 	write := func(ctx context.Context, live *corev1.Node) error {
 		return c.annotate(ctx, live, map[string]string{v4Key: "10.1.0.0/24", host: "10.1.0.1"})
 	}

@@ -9,12 +9,12 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
 // candidate is an address of the node with the properties that determine its rank.
 type candidate struct {
-	tables.Address
+	nodeaddresses.Address
 	device    *devices.Device
 	kubelet   bool // the status of the Node has the address
 	secondary bool
@@ -30,7 +30,7 @@ func belongs(d *devices.Device) bool {
 
 // compute returns the addresses of the node. link looks a device up by index; it is not called for addresses that are left out by their own properties, such as
 // the link-local address of each pod link. named are the addresses in the status of the Node.
-func compute(r rules, link func(index int) *devices.Device, addrs iter.Seq[devices.Address], named []netip.Addr) []tables.Address {
+func compute(r rules, link func(index int) *devices.Device, addrs iter.Seq[devices.Address], named []netip.Addr) []nodeaddresses.Address {
 	var all []candidate
 	for a := range addrs {
 		if a.Scope > r.maxScope || a.Tentative || !r.enabled(a.Addr()) || a.Addr().IsLoopback() {
@@ -41,14 +41,14 @@ func compute(r rules, link func(index int) *devices.Device, addrs iter.Seq[devic
 		if d == nil || !belongs(d) {
 			continue
 		}
-		all = append(all, candidate{tables.Address{Addr: a.Addr(), Device: d.Name, Scope: a.Scope}, d, slices.Contains(named, a.Addr()),
+		all = append(all, candidate{nodeaddresses.Address{Addr: a.Addr(), Device: d.Name, Scope: a.Scope}, d, slices.Contains(named, a.Addr()),
 			a.Secondary, a.Fleeting})
 	}
 	slices.SortFunc(all, rank)
 	sources(all)
 	nodePorts(r, all)
 	primaries(all)
-	rows := make([]tables.Address, len(all))
+	rows := make([]nodeaddresses.Address, len(all))
 	for i, c := range all {
 		rows[i] = c.Address
 	}

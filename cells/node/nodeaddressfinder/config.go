@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
 // Config configures the addresses of the node and of NodePort services.
@@ -37,7 +37,7 @@ type rules struct {
 	ipv4, ipv6 bool // enabled families
 }
 
-func newRules(c Config, a agent.Agent) (rules, error) {
+func newRules(c Config, a agentconfig.Agent) (rules, error) {
 	r := rules{ipv4: a.EnableIPv4, ipv6: a.EnableIPv6}
 	if c.LocalMaxAddrScope < 0 || c.LocalMaxAddrScope > 255 {
 		return rules{}, fmt.Errorf("--local-max-addr-scope=%d: must be from 0 to 255", c.LocalMaxAddrScope)

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -25,7 +25,7 @@ const settle = 20 * time.Millisecond
 type controller struct {
 	cell.In
 	DB        *statedb.DB
-	Table     statedb.RWTable[tables.Address]
+	Table     statedb.RWTable[nodeaddresses.Address]
 	Devices   statedb.Table[*devices.Device]
 	Addresses statedb.Table[devices.Address]
 	Nodes     statedb.Table[*k8s.Node]
@@ -78,9 +78,9 @@ func named(node *k8s.Node) (addrs []netip.Addr) {
 	return addrs
 }
 
-func (c *controller) commit(list []tables.Address, done func(statedb.WriteTxn)) (int, error) {
-	id := func(row tables.Address) string { return row.Addr.String() + "@" + row.Device }
-	want := make(map[string]tables.Address, len(list))
+func (c *controller) commit(list []nodeaddresses.Address, done func(statedb.WriteTxn)) (int, error) {
+	id := func(row nodeaddresses.Address) string { return row.Addr.String() + "@" + row.Device }
+	want := make(map[string]nodeaddresses.Address, len(list))
 	for _, row := range list {
 		want[id(row)] = row
 	}

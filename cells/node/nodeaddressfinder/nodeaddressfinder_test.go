@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -48,13 +48,13 @@ func TestController_FollowsWithin20Milliseconds(t *testing.T) {
 		var devs statedb.RWTable[*devices.Device]
 		var addrs statedb.RWTable[devices.Address]
 		var nodes statedb.RWTable[*k8s.Node]
-		var table statedb.Table[tables.Address]
+		var table statedb.Table[nodeaddresses.Address]
 		h := hive.New(celltest.Infrastructure(), agentconfig.Cell, cell.Provide(
 			devices.NewTable, devices.NewAddressTable,
 			statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[devices.Address].ToTable,
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		), Cell, cell.Invoke(func(d *statedb.DB, v statedb.RWTable[*devices.Device], a statedb.RWTable[devices.Address], n statedb.RWTable[*k8s.Node],
-			t statedb.Table[tables.Address]) {
+			t statedb.Table[nodeaddresses.Address]) {
 			db, devs, addrs, nodes, table = d, v, a, n, t
 		}))
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)

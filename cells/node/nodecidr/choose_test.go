@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -13,7 +13,7 @@ import (
 )
 
 // dualStack are settings with both families and a node name from a flag.
-var dualStack = agent.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", NodeNameSource: "flag", IPAM: agent.IPAMClusterPool}
+var dualStack = agentconfig.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", NodeNameSource: "flag", IPAM: agentconfig.IPAMClusterPool}
 
 func checked(t *testing.T, change func(*Config)) settings {
 	t.Helper()

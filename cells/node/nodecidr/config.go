@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
 
@@ -58,13 +58,13 @@ func sourceOf(mode string, kubernetes bool) source {
 	switch {
 	case !kubernetes:
 		return fromManifest
-	case mode == agent.IPAMKubernetes:
+	case mode == agentconfig.IPAMKubernetes:
 		return fromNode
 	}
 	return fromCiliumNode
 }
 
-func newSettings(c Config, a agent.Agent, client *kubeapi.Client) (settings, error) {
+func newSettings(c Config, a agentconfig.Agent, client *kubeapi.Client) (settings, error) {
 	s := settings{requireIPv4: c.RequireIPv4, requireIPv6: c.RequireIPv6, source: sourceOf(a.IPAM, client != nil)}
 	if s.source != fromManifest {
 		s.requireIPv4, s.requireIPv6 = a.EnableIPv4, a.EnableIPv6
@@ -90,7 +90,7 @@ func newSettings(c Config, a agent.Agent, client *kubeapi.Client) (settings, err
 }
 
 // checkName returns an error if the CIDRs come from an object whose name is guessed from the host name: the object may belong to another node.
-func (s settings) checkName(a agent.Agent) error {
+func (s settings) checkName(a agentconfig.Agent) error {
 	needed := a.EnableIPv4 && !s.ipv4Range.IsValid() || a.EnableIPv6 && !s.ipv6Range.IsValid()
 	if s.source == fromManifest || !needed || a.NodeNameSource != "hostname" {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -30,7 +30,7 @@ type params struct {
 	Sources     statedb.Table[sources.Source]
 	Addresses   statedb.Table[nodeaddresses.Address]
 	Settings    settings
-	Agent       agent.Agent
+	Agent       agentconfig.Agent
 }
 
 type controller struct {

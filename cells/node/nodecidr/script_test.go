@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -25,7 +25,7 @@ func TestScripts(t *testing.T) {
 func scripts(t *testing.T, glob string, client *kubeapi.Client) {
 	t.Helper()
 	celltest.Run(t, glob, func(testing.TB) []cell.Cell {
-		return []cell.Cell{agent.Cell, Cell, cell.Provide(
+		return []cell.Cell{agentconfig.Cell, Cell, cell.Provide(
 			func() *kubeapi.Client { return client },
 			cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,

@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -40,12 +40,12 @@ func TestChoose_Sources(t *testing.T) {
 		reasons    map[string]string
 	}{
 		{
-			name: "kubernetes uses the Node", mode: agent.IPAMKubernetes, node: offering, ciliumNode: allocated,
+			name: "kubernetes uses the Node", mode: agentconfig.IPAMKubernetes, node: offering, ciliumNode: allocated,
 			ipv4: "spec.podCIDRs[0] 10.1.0.0/24", ipv6: "spec.podCIDRs[1] fd00:1::/64",
 			reasons: map[string]string{"ipv4/" + pool + "[0]": "not used: only --ipam=cluster-pool"},
 		},
 		{
-			name: "cluster-pool uses the CiliumNode", mode: agent.IPAMClusterPool, node: offering, ciliumNode: allocated,
+			name: "cluster-pool uses the CiliumNode", mode: agentconfig.IPAMClusterPool, node: offering, ciliumNode: allocated,
 			ipv4: pool + "[0] 10.4.0.0/24", ipv6: pool + "[1] fd00:4::/64",
 			reasons: map[string]string{
 				"ipv4/spec.podCIDRs[0]": "not used: --ipam=cluster-pool takes the CIDR from the CiliumNode",
@@ -54,12 +54,12 @@ func TestChoose_Sources(t *testing.T) {
 			},
 		},
 		{
-			name: "flags precede the CiliumNode", mode: agent.IPAMClusterPool, ciliumNode: allocated,
+			name: "flags precede the CiliumNode", mode: agentconfig.IPAMClusterPool, ciliumNode: allocated,
 			flags: func(c *Config) { c.IPv4Range = "10.9.0.0/24" },
 			ipv4:  "flag 10.9.0.0/24", ipv6: pool + "[1] fd00:4::/64",
 		},
 		{
-			name: "an invalid CiliumNode is rejected", mode: agent.IPAMClusterPool,
+			name: "an invalid CiliumNode is rejected", mode: agentconfig.IPAMClusterPool,
 			ciliumNode: &cilium.Node{PodCIDRs: []string{"10.4.0.0/33", "127.0.0.0/8", "fd00:4::/64"}},
 			ipv6:       pool + "[2] fd00:4::/64",
 			reasons: map[string]string{
@@ -69,22 +69,22 @@ func TestChoose_Sources(t *testing.T) {
 			},
 		},
 		{
-			name: "nothing is derived with an API server", mode: agent.IPAMKubernetes,
+			name: "nothing is derived with an API server", mode: agentconfig.IPAMKubernetes,
 			reasons: map[string]string{
 				"ipv4/derived": "waiting for the Node one, whose IPv4 pod CIDR is required (--ipam=kubernetes)",
 				"ipv6/derived": "waiting for the Node one, whose IPv6",
 			},
 		},
 		{
-			name: "a Node without a CIDR is waited for", mode: agent.IPAMKubernetes, node: &k8s.Node{}, ciliumNode: allocated,
+			name: "a Node without a CIDR is waited for", mode: agentconfig.IPAMKubernetes, node: &k8s.Node{}, ciliumNode: allocated,
 			reasons: map[string]string{"ipv4/derived": "waiting for an IPv4 pod CIDR in the Node one: it is required (--ipam=kubernetes)"},
 		},
 		{
-			name: "the CiliumNode is waited for", mode: agent.IPAMClusterPool, node: offering,
+			name: "the CiliumNode is waited for", mode: agentconfig.IPAMClusterPool, node: offering,
 			reasons: map[string]string{"ipv4/derived": "waiting for the CiliumNode one, whose IPv4 pod CIDR is required (--ipam=cluster-pool)"},
 		},
 		{
-			name: "an annotation of the agent is no offer", mode: agent.IPAMKubernetes,
+			name: "an annotation of the agent is no offer", mode: agentconfig.IPAMKubernetes,
 			node: &k8s.Node{Annotations: notes(v4Key, "10.3.0.0/24", v4Alias, "10.6.0.0/24", v6Key, "fd00:3::/64",
 				lastapplied.Annotation, lastapplied.Values{v4Key: "10.3.0.0/24", v6Key: "fd00:3::/64"}.String())},
 			ipv4: v4Alias + " 10.6.0.0/24",
@@ -95,13 +95,13 @@ func TestChoose_Sources(t *testing.T) {
 			},
 		},
 		{
-			name: "an annotation that was changed since is an offer", mode: agent.IPAMKubernetes,
+			name: "an annotation that was changed since is an offer", mode: agentconfig.IPAMKubernetes,
 			node: &k8s.Node{Annotations: notes(v4Key, "10.7.0.0/24", v6Key, "fd00:3::/64",
 				lastapplied.Annotation, lastapplied.Values{v4Key: "10.3.0.0/24"}.String())},
 			ipv4: v4Key + " 10.7.0.0/24", ipv6: v6Key + " fd00:3::/64",
 		},
 		{
-			name: "an annotation of the agent in another mode is no offer", mode: agent.IPAMClusterPool,
+			name: "an annotation of the agent in another mode is no offer", mode: agentconfig.IPAMClusterPool,
 			ciliumNode: &cilium.Node{PodCIDRs: []string{"10.4.0.0/24", "fd00:4::/64"},
 				Annotations: notes(lastapplied.Annotation, lastapplied.Values{"spec.ipam.podCIDRs": "10.4.0.0/24,fd00:4::/64"}.String())},
 			reasons: map[string]string{"ipv4/" + pool + "[0]": "not used: written by this agent"},

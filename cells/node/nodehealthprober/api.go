@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1beta"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/readiness"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/version"
 	"github.com/waggle-net/waggle/pkg/watchdog"
@@ -36,7 +36,7 @@ type api struct {
 	Kernel  kernel
 	Prober  *prober
 	Nodes   statedb.Table[*nodes.Node]
-	Paths   statedb.RWTable[*tables.Path]
+	Paths   statedb.RWTable[*nodehealth.Path]
 	Self    self
 }
 

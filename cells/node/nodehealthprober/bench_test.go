@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
@@ -40,7 +40,7 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 		b.Fatal(err)
 	}
 	db := statedb.New()
-	table, err1 := tables.NewTable(db)
+	table, err1 := nodehealth.NewTable(db)
 	all, err2 := nodes.NewTable(db)
 	o, err3 := newOptions(DefaultConfig, agentconfig.Agent{})
 	views, err4 := nodeviews.NewTable(db)
@@ -59,7 +59,7 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 			{Type: nodes.HealthIP, Addr: netip.AddrFrom4([4]byte{127, 2, byte(i >> 8), byte(i)})}}}
 		_, _, _ = all.Insert(txn, node)
 		for _, row := range pathsOf(node, node, agent) { // all paths are reachable from the start
-			row.ICMP.State, row.HTTP.State = tables.Reachable, tables.Reachable
+			row.ICMP.State, row.HTTP.State = nodehealth.Reachable, nodehealth.Reachable
 			_, _, _ = table.Insert(txn, row)
 		}
 	}
@@ -85,7 +85,7 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 		if !row.ICMP.Asked.IsZero() {
 			asked++
 		}
-		if row.State() == tables.Reachable {
+		if row.State() == nodehealth.Reachable {
 			answered++
 		}
 	}

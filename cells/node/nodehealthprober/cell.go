@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -26,15 +26,15 @@ var Cell = cell.Module("node-health", "Reachability of the nodes of the cluster"
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		tables.NewTable,    // only this cell writes
-		nodeviews.NewTable, // likewise
-		newView,            // nodes that this agent knows, for replies to other agents
-		newOptions,         // validated flags
-		newProber,          // schedules the probes
+		nodehealth.NewTable, // only this cell writes
+		nodeviews.NewTable,  // likewise
+		newView,             // nodes that this agent knows, for replies to other agents
+		newOptions,          // validated flags
+		newProber,           // schedules the probes
 	),
 	cell.Provide(
-		statedb.RWTable[*tables.Path].ToTable,    // read by other cells
-		statedb.RWTable[*nodeviews.View].ToTable, // likewise
+		statedb.RWTable[*nodehealth.Path].ToTable, // read by other cells
+		statedb.RWTable[*nodeviews.View].ToTable,  // likewise
 	),
 	cell.Invoke(register),
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -61,9 +61,9 @@ func (p *prober) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 }
 
 // replace sets the paths of a target. Rows of unchanged addresses of the same node keep their verdicts; a target with a new address is visited soon.
-func (p *prober) replace(txn statedb.ReadTxn, t *target, rows []*tables.Path, u *update) {
+func (p *prober) replace(txn statedb.ReadTxn, t *target, rows []*nodehealth.Path, u *update) {
 	for _, old := range t.paths {
-		if !slices.ContainsFunc(rows, func(p *tables.Path) bool { return p.Kind == old.Kind }) {
+		if !slices.ContainsFunc(rows, func(p *nodehealth.Path) bool { return p.Kind == old.Kind }) {
 			u.gone = append(u.gone, old)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1beta"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
 
 // status describes all nodes. NotProbed lists the nodes with an address whose last probe began before since.
@@ -19,8 +19,8 @@ func (a api) status(txn statedb.ReadTxn, since time.Time) v1beta.HealthStatusRes
 	var last time.Time
 	for node := range a.Nodes.All(txn) {
 		n, late := v1beta.NodeStatus{Name: a.fullName(node.Name)}, false
-		for _, kind := range []tables.Kind{tables.Host4, tables.Host6, tables.Health4, tables.Health6} {
-			row, _, found := a.Paths.Get(txn, tables.ByPath(node.Name, kind))
+		for _, kind := range []nodehealth.Kind{nodehealth.Host4, nodehealth.Host6, nodehealth.Health4, nodehealth.Health6} {
+			row, _, found := a.Paths.Get(txn, nodehealth.ByPath(node.Name, kind))
 			if !found {
 				continue
 			}
@@ -44,7 +44,7 @@ func (a api) status(txn statedb.ReadTxn, since time.Time) v1beta.HealthStatusRes
 func (a api) fullName(node string) string { return a.Agent.ClusterName + "/" + node }
 
 // addPath adds an address to a node. The first address is the primary one.
-func addPath(n *v1beta.NodeStatus, kind tables.Kind, p v1beta.PathStatus) {
+func addPath(n *v1beta.NodeStatus, kind nodehealth.Kind, p v1beta.PathStatus) {
 	addresses := &n.Host
 	if kind.Endpoint() {
 		addresses = &n.HealthEndpoint
@@ -59,19 +59,19 @@ func addPath(n *v1beta.NodeStatus, kind tables.Kind, p v1beta.PathStatus) {
 	}
 }
 
-func pathStatus(row *tables.Path) v1beta.PathStatus {
+func pathStatus(row *nodehealth.Path) v1beta.PathStatus {
 	return v1beta.PathStatus{IP: row.Addr.String(), ICMP: verdict(row, row.ICMP), HTTP: verdict(row, row.HTTP)}
 }
 
 // verdict returns the state of a check; nil while it is unknown. A failed probe after the last reply is no verdict yet; LastProbed is the time of the reply. A
 // reply to pods after the last probe counts as a reply of each protocol.
-func verdict(row *tables.Path, c tables.Check) *v1beta.ConnectivityStatus {
+func verdict(row *nodehealth.Path, c nodehealth.Check) *v1beta.ConnectivityStatus {
 	switch {
-	case row.Evidence() == tables.ByTraffic:
+	case row.Evidence() == nodehealth.ByTraffic:
 		return &v1beta.ConnectivityStatus{Latency: c.Latency, LastProbed: stamp(row.Traffic)}
-	case c.State == tables.Reachable:
+	case c.State == nodehealth.Reachable:
 		return &v1beta.ConnectivityStatus{Latency: c.Latency, LastProbed: stamp(c.Answered)}
-	case c.State == tables.Unreachable:
+	case c.State == nodehealth.Unreachable:
 		return &v1beta.ConnectivityStatus{Status: c.Error, LastProbed: stamp(c.Asked)}
 	}
 	return nil

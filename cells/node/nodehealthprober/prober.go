@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
@@ -46,7 +46,7 @@ type params struct {
 	Agent   agentconfig.Agent
 	Options options
 	Kernel  kernel
-	Table   statedb.RWTable[*tables.Path]
+	Table   statedb.RWTable[*nodehealth.Path]
 	Views   statedb.RWTable[*nodeviews.View]
 	Nodes   statedb.Table[*nodes.Node]
 	Traffic statedb.Table[*nodetraffic.Traffic]
@@ -59,7 +59,7 @@ type prober struct {
 	agent       agentconfig.Agent
 	options     options
 	kernel      kernel
-	table       statedb.RWTable[*tables.Path]
+	table       statedb.RWTable[*nodehealth.Path]
 	views       statedb.RWTable[*nodeviews.View]
 	nodes       statedb.Table[*nodes.Node]
 	traffic     statedb.Table[*nodetraffic.Traffic]
@@ -87,13 +87,13 @@ type prober struct {
 // target is a node with its rows and its schedule.
 type target struct {
 	name  string
-	paths []*tables.Path // rows of the table
-	due   time.Time      // time of the next visit
-	began time.Time      // start of the last visit
-	done  time.Time      // start of the last finished visit
-	busy  bool           // a visit is running
-	lean  bool           // the next visit omits HTTP if the cluster is lean
-	view  comparison     // comparison of the nodes that its agent and this agent know
+	paths []*nodehealth.Path // rows of the table
+	due   time.Time          // time of the next visit
+	began time.Time          // start of the last visit
+	done  time.Time          // start of the last finished visit
+	busy  bool               // a visit is running
+	lean  bool               // the next visit omits HTTP if the cluster is lean
+	view  comparison         // comparison of the nodes that its agent and this agent know
 
 	since time.Time // time since which this agent knows the node
 	used  bool      // pods of the node have flows with pods of this node
@@ -101,7 +101,7 @@ type target struct {
 
 // open reports whether the last probe of an address failed without a verdict yet.
 func (t *target) open() bool {
-	return slices.ContainsFunc(t.paths, func(row *tables.Path) bool { return suspected(row.ICMP) || suspected(row.HTTP) })
+	return slices.ContainsFunc(t.paths, func(row *nodehealth.Path) bool { return suspected(row.ICMP) || suspected(row.HTTP) })
 }
 
 func newProber(p params) *prober {
@@ -182,7 +182,7 @@ func (p *prober) soon(txn statedb.ReadTxn) time.Time {
 
 // update has the changes of one round to the tables.
 type update struct {
-	put, gone []*tables.Path
+	put, gone []*nodehealth.Path
 	views     []*target         // targets whose difference changed
 	agreed    []*nodeviews.View // rows of differences that have ended
 }
@@ -236,7 +236,7 @@ func (p *prober) next(t *target) time.Duration {
 	switch {
 	case t.open():
 		return min(interval, suspectInterval)
-	case slices.ContainsFunc(t.paths, func(row *tables.Path) bool { return row.State() == tables.Unreachable }):
+	case slices.ContainsFunc(t.paths, func(row *nodehealth.Path) bool { return row.State() == nodehealth.Unreachable }):
 		return min(interval, p.options.base)
 	case t.view.followed:
 		return min(interval, viewTimeout)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
@@ -42,7 +42,7 @@ func nameOf(i int) string { return fmt.Sprintf("node-%04d", i) }
 func newRig(t testing.TB, net kernel, number int) *rig {
 	t.Helper()
 	db := statedb.New()
-	table, err := tables.NewTable(db)
+	table, err := nodehealth.NewTable(db)
 	require.NoError(t, err)
 	all, err := nodes.NewTable(db)
 	require.NoError(t, err)
@@ -82,8 +82,8 @@ func start(t *testing.T, net kernel, number int) *rig {
 }
 
 // states counts nodes by state.
-func (r *rig) states() map[tables.State]int {
-	count := map[tables.State]int{}
+func (r *rig) states() map[nodehealth.State]int {
+	count := map[nodehealth.State]int{}
 	for row := range r.table.All(r.db.ReadTxn()) {
 		count[row.State()]++
 	}
@@ -97,7 +97,7 @@ func TestProber_FiveThousandNodes(t *testing.T) {
 		net := newFake()
 		r := start(t, net, number)
 		time.Sleep(10 * time.Minute)
-		if got := r.states(); got[tables.Reachable] != number {
+		if got := r.states(); got[nodehealth.Reachable] != number {
 			t.Errorf("after ten minutes %v, want all %d reachable", got, number)
 		}
 		before := net.total()
@@ -139,7 +139,7 @@ func TestProber_DeadNodes_ConcurrencyIsLimited(t *testing.T) {
 		if most > maxBusy || most < maxBusy/2 {
 			t.Errorf("%d addresses were asked at one time, want up to %d", most, maxBusy)
 		}
-		if got := r.states(); got[tables.Unreachable] != number {
+		if got := r.states(); got[nodehealth.Unreachable] != number {
 			t.Errorf("after ten minutes %v, want all unreachable", got)
 		}
 	})
@@ -190,11 +190,11 @@ func TestProber_LostPackets_AreNoVerdict(t *testing.T) {
 		r := start(t, lossy{newFake()}, 20)
 		for range 3600 {
 			time.Sleep(time.Second)
-			if r.states()[tables.Unreachable] > 0 {
+			if r.states()[nodehealth.Unreachable] > 0 {
 				t.Fatal("a node counts as unreachable")
 			}
 		}
-		if got := r.states(); got[tables.Reachable] != 20 {
+		if got := r.states(); got[nodehealth.Reachable] != 20 {
 			t.Errorf("after an hour %v, want all reachable", got)
 		}
 	})
@@ -212,7 +212,7 @@ func TestProber_DeadNode_IsUnreachableAfterThreeProbes(t *testing.T) {
 		before := *net.asked[dead]
 		net.mu.Unlock()
 		died := time.Now()
-		for r.states()[tables.Unreachable] == 0 {
+		for r.states()[nodehealth.Unreachable] == 0 {
 			time.Sleep(100 * time.Millisecond)
 		}
 		net.mu.Lock()
@@ -227,7 +227,7 @@ func TestProber_DeadNode_IsUnreachableAfterThreeProbes(t *testing.T) {
 		}
 		net.set(dead, wrong{})
 		time.Sleep(r.options.base + 2*calmStep)
-		if got := r.states(); got[tables.Reachable] != 100 {
+		if got := r.states(); got[nodehealth.Reachable] != 100 {
 			t.Errorf("a minute after it has returned: %v, want all reachable", got)
 		}
 	})
@@ -247,7 +247,7 @@ func TestProber_NewAddressDuringAVisit(t *testing.T) {
 		_, _, err := r.nodes.Insert(txn, &nodes.Node{Name: nameOf(1), Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: addressOf(7)}}})
 		txn.Commit()
 		time.Sleep(probeTimeout + 5*calmStep)
-		if got := r.states(); err != nil || got[tables.Reachable] != 2 {
+		if got := r.states(); err != nil || got[nodehealth.Reachable] != 2 {
 			t.Errorf("the states are %v (%v), want both nodes reachable", got, err)
 		}
 	})
@@ -257,16 +257,16 @@ func TestProber_NewAddressDuringAVisit(t *testing.T) {
 func TestPlan_HTTPProbesAlternate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		good := tables.Check{State: tables.Reachable}
-		a := &tables.Path{Kind: tables.Host4, Addr: addressOf(1), ICMP: good, HTTP: good}
-		b := &tables.Path{Kind: tables.Health4, Addr: addressOf(2), ICMP: good, HTTP: good}
+		good := nodehealth.Check{State: nodehealth.Reachable}
+		a := &nodehealth.Path{Kind: nodehealth.Host4, Addr: addressOf(1), ICMP: good, HTTP: good}
+		b := &nodehealth.Path{Kind: nodehealth.Health4, Addr: addressOf(2), ICMP: good, HTTP: good}
 		a.HTTP.Asked = time.Now()
-		none := &tables.Path{Kind: tables.Host6, Unasked: "no address"}
-		t0 := &target{paths: []*tables.Path{a, none, b}}
+		none := &nodehealth.Path{Kind: nodehealth.Host6, Unasked: "no address"}
+		t0 := &target{paths: []*nodehealth.Path{a, none, b}}
 		lean := false
 		web := func(all bool) []bool {
 			v := plan(t0, all, lean)
-			if !slices.Equal(v.paths, []*tables.Path{a, b}) {
+			if !slices.Equal(v.paths, []*nodehealth.Path{a, b}) {
 				t.Errorf("asks %v", v.paths)
 			}
 			return v.web

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
 
 func TestProber_Request_ProbesAllNodes(t *testing.T) {
@@ -30,7 +30,7 @@ func TestProber_Request_ProbesAllNodes(t *testing.T) {
 				t.Errorf("%d HTTP requests, want one for each of %d nodes, and three for each of %d", sum.hello, number, dead)
 			}
 			states := r.states()
-			if s := r.api.status(r.db.ReadTxn(), since); len(s.NotProbed) != 0 || states[tables.Reachable] != number-dead || states[tables.Unreachable] != dead {
+			if s := r.api.status(r.db.ReadTxn(), since); len(s.NotProbed) != 0 || states[nodehealth.Reachable] != number-dead || states[nodehealth.Unreachable] != dead {
 				t.Errorf("%d of %d nodes were not probed: %v", len(s.NotProbed), number, states)
 			}
 		})

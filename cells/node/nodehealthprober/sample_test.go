@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/hive/cell"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
@@ -34,7 +34,7 @@ func TestSample_NodesWithoutFlows_AreProbedSeldom(t *testing.T) {
 		defer cancel()
 		interval := r.options.interval(number)
 		time.Sleep(interval)
-		if got := r.states(); got[tables.Reachable] != number {
+		if got := r.states(); got[nodehealth.Reachable] != number {
 			t.Errorf("after the first interval %v, want all reachable", got)
 		}
 		// Pods have old connections with some nodes, whose replies are not known.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
@@ -58,7 +58,7 @@ func (p *prober) note(t *target, row *nodetraffic.Traffic, u *update) {
 }
 
 // family returns the traffic for the address family of a path. Through a tunnel both families take the same path, so the traffic of both is combined.
-func (p *prober) family(row *nodetraffic.Traffic, kind tables.Kind) nodetraffic.Family {
+func (p *prober) family(row *nodetraffic.Traffic, kind nodehealth.Kind) nodetraffic.Family {
 	if !p.agent.Tunnel() {
 		return row.Family(kind.IPv6())
 	}
@@ -72,7 +72,7 @@ func (p *prober) family(row *nodetraffic.Traffic, kind tables.Kind) nodetraffic.
 
 // vindicated returns a check after a reply to pods. The reply clears earlier failed probes that are no verdict yet. An existing verdict stays, because probes
 // use other ports than pods.
-func vindicated(c tables.Check, answered time.Time) tables.Check {
+func vindicated(c nodehealth.Check, answered time.Time) nodehealth.Check {
 	if suspected(c) && answered.After(c.Asked) {
 		c.Strikes, c.Error = 0, ""
 	}
@@ -88,7 +88,7 @@ func (t *target) spare(now time.Time, interval time.Duration) (due time.Time) {
 	for _, row := range t.paths {
 		switch {
 		case row.Unasked != "":
-		case row.State() != tables.Reachable || suspected(row.ICMP) || suspected(row.HTTP) || now.Sub(row.Traffic) >= interval:
+		case row.State() != nodehealth.Reachable || suspected(row.ICMP) || suspected(row.HTTP) || now.Sub(row.Traffic) >= interval:
 			return time.Time{}
 		case due.IsZero() || row.Traffic.Add(interval).Before(due):
 			due = row.Traffic.Add(interval)

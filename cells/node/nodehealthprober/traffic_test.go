@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
@@ -28,10 +28,10 @@ func answered(i int) *nodetraffic.Traffic {
 }
 
 // host returns the row of the host address of node i, or an empty one if there is none.
-func (r *rig) host(i int) *tables.Path {
-	row, _, found := r.table.Get(r.db.ReadTxn(), tables.ByPath(nameOf(i), tables.Host4))
+func (r *rig) host(i int) *nodehealth.Path {
+	row, _, found := r.table.Get(r.db.ReadTxn(), nodehealth.ByPath(nameOf(i), nodehealth.Host4))
 	if !found {
-		return &tables.Path{}
+		return &nodehealth.Path{}
 	}
 	return row
 }
@@ -78,16 +78,16 @@ func TestApplyTraffic_RepliesToPods_NodesNotProbed(t *testing.T) {
 				t.Errorf("node %d does not, and was probed %d times in %d intervals", i, got, intervals)
 			}
 		}
-		if row := r.host(1); row.State() != tables.Reachable || row.Evidence() != tables.ByTraffic {
+		if row := r.host(1); row.State() != nodehealth.Reachable || row.Evidence() != nodehealth.ByTraffic {
 			t.Errorf("the state of a node that answers pods is %s by %q", row.State(), row.Evidence())
 		}
-		if row := r.host(used + 1); row.State() != tables.Reachable || row.Evidence() != tables.ByProbe {
+		if row := r.host(used + 1); row.State() != nodehealth.Reachable || row.Evidence() != nodehealth.ByProbe {
 			t.Errorf("the state of another node is %s by %q", row.State(), row.Evidence())
 		}
 		// The node dies, and its traffic ends.
 		net.set(addressOf(1), wrong{errSilence, errSilence})
 		time.Sleep(interval + 2*suspectInterval + 3*(probeTimeout+2*calmStep))
-		if row := r.host(1); row.State() != tables.Unreachable || row.Evidence() != tables.ByProbe {
+		if row := r.host(1); row.State() != nodehealth.Unreachable || row.Evidence() != nodehealth.ByProbe {
 			t.Errorf("the state of a dead node is %s by %q", row.State(), row.Evidence())
 		}
 	})
@@ -111,14 +111,14 @@ func TestApplyTraffic_NoReplies_NodesProbedImmediately(t *testing.T) {
 			t.Error("the node was not probed")
 		}
 		time.Sleep(2*suspectInterval + 3*(probeTimeout+2*calmStep))
-		if got := r.host(7).State(); got != tables.Unreachable {
+		if got := r.host(7).State(); got != nodehealth.Unreachable {
 			t.Errorf("its state is %s, want unreachable after three probes", got)
 		}
 		// Replies to pods do not end the verdict: the ports of probes do not respond. The probes continue.
 		before = net.echoes(7)
 		r.insertTraffic(t, answered(7))
 		time.Sleep(r.options.base + 2*calmStep)
-		if got := r.host(7); got.State() != tables.Unreachable || net.echoes(7) == before {
+		if got := r.host(7); got.State() != nodehealth.Unreachable || net.echoes(7) == before {
 			t.Errorf("with answers of pods its state is %s after %d more requests", got.State(), net.echoes(7)-before)
 		}
 	})
@@ -145,7 +145,7 @@ func TestApplyTraffic_WithoutProbes_DeterminesState(t *testing.T) {
 		old.UID = replaced.UID
 		r.insertTraffic(t, answered(1), other, old)
 		time.Sleep(2 * calmStep)
-		for i, want := range []tables.State{tables.Unknown, tables.Reachable, tables.Unknown, tables.Unknown} {
+		for i, want := range []nodehealth.State{nodehealth.Unknown, nodehealth.Reachable, nodehealth.Unknown, nodehealth.Unknown} {
 			if got := r.host(i).State(); got != want {
 				t.Errorf("the state of node %d is %s, want %s", i, got, want)
 			}
@@ -176,7 +176,7 @@ func TestApplyTraffic_ReplyAfterFailedProbe_ClearsFailure(t *testing.T) {
 		row.IPv4.Answered = time.Now()
 		r.insertTraffic(t, row)
 		time.Sleep(2 * calmStep)
-		if got := r.host(1); got.ICMP.Strikes != 0 || got.State() != tables.Reachable {
+		if got := r.host(1); got.ICMP.Strikes != 0 || got.State() != nodehealth.Reachable {
 			t.Errorf("its state is %s with %d failed probes", got.State(), got.ICMP.Strikes)
 		}
 	})
@@ -188,14 +188,14 @@ func TestFamily_ThroughATunnel_IsBoth(t *testing.T) {
 	now := time.Unix(1000, 0)
 	row := &nodetraffic.Traffic{IPv4: nodetraffic.Family{Unanswered: 1}, IPv6: nodetraffic.Family{Unanswered: 2, Answered: now}}
 	p := newRig(t, newFake(), 1).prober
-	if got := p.family(row, tables.Host4); !got.Answered.IsZero() || got.Unanswered != 1 {
+	if got := p.family(row, nodehealth.Host4); !got.Answered.IsZero() || got.Unanswered != 1 {
 		t.Errorf("without a tunnel: %+v", got)
 	}
-	if got := p.family(row, tables.Health6); !got.Answered.Equal(now) || got.Unanswered != 2 {
+	if got := p.family(row, nodehealth.Health6); !got.Answered.Equal(now) || got.Unanswered != 2 {
 		t.Errorf("of IPv6 without a tunnel: %+v", got)
 	}
 	p.agent.TunnelPort = 8472
-	if got := p.family(row, tables.Host4); !got.Answered.Equal(now) || got.Unanswered != 3 {
+	if got := p.family(row, nodehealth.Host4); !got.Answered.Equal(now) || got.Unanswered != 3 {
 		t.Errorf("with a tunnel: %+v", got)
 	}
 }

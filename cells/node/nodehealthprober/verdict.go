@@ -9,7 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/printable"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
 
 // strikes is the number of probes in a row that must fail before an address is unreachable: a single lost packet is not a failure.
@@ -25,19 +25,19 @@ type outcome struct {
 
 // after returns the check after a probe. One reply proves that the address is reachable. A probe that this node cannot send makes the state unknown, because
 // the last verdict cannot be renewed.
-func after(c tables.Check, o outcome) tables.Check {
+func after(c nodehealth.Check, o outcome) nodehealth.Check {
 	switch {
 	case o.began.IsZero():
 		return c
 	case o.err == nil:
-		return tables.Check{State: tables.Reachable, Latency: o.latency, Answered: o.ended, Asked: o.began}
+		return nodehealth.Check{State: nodehealth.Reachable, Latency: o.latency, Answered: o.ended, Asked: o.began}
 	}
 	c.Asked, c.Error = o.began, describe(o.err)
 	switch {
 	case errors.Is(o.err, icmpecho.ErrLocal):
-		c.State, c.Strikes = tables.Unknown, 0
+		c.State, c.Strikes = nodehealth.Unknown, 0
 	case c.Strikes+1 >= strikes:
-		c.State, c.Strikes = tables.Unreachable, strikes
+		c.State, c.Strikes = nodehealth.Unreachable, strikes
 	default:
 		c.Strikes++
 	}
@@ -45,10 +45,10 @@ func after(c tables.Check, o outcome) tables.Check {
 }
 
 // suspected reports whether the last probe failed without a verdict yet.
-func suspected(c tables.Check) bool { return c.Strikes > 0 && c.Strikes < strikes }
+func suspected(c nodehealth.Check) bool { return c.Strikes > 0 && c.Strikes < strikes }
 
 // well reports whether the last probe got a reply.
-func well(c tables.Check) bool { return c.State == tables.Reachable && c.Strikes == 0 }
+func well(c nodehealth.Check) bool { return c.State == nodehealth.Reachable && c.Strikes == 0 }
 
 // maxError limits the text of an error in bytes.
 const maxError = 120

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/icmpecho"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
 
 func TestAfter(t *testing.T) {
@@ -22,29 +22,29 @@ func TestAfter(t *testing.T) {
 	answered := outcome{began: began, ended: ended, latency: time.Millisecond}
 	failed, local := answered, answered
 	failed.err, local.err = syscall.ECONNREFUSED, fmt.Errorf("%w: %w", icmpecho.ErrLocal, syscall.EMFILE)
-	good := tables.Check{State: tables.Reachable, Latency: time.Millisecond, Answered: ended, Asked: began}
-	fail := func(c tables.Check, state tables.State, strikes int, text string) tables.Check {
+	good := nodehealth.Check{State: nodehealth.Reachable, Latency: time.Millisecond, Answered: ended, Asked: began}
+	fail := func(c nodehealth.Check, state nodehealth.State, strikes int, text string) nodehealth.Check {
 		c.State, c.Asked, c.Strikes, c.Error = state, began, strikes, text
 		return c
 	}
 	const refused, tooMany = "connection refused", "not probed: too many open files"
-	unknown := tables.Check{State: tables.Unknown}
-	bad := fail(good, tables.Unreachable, 3, refused)
+	unknown := nodehealth.Check{State: nodehealth.Unknown}
+	bad := fail(good, nodehealth.Unreachable, 3, refused)
 	for name, test := range map[string]struct {
-		before tables.Check
+		before nodehealth.Check
 		o      outcome
-		want   tables.Check
+		want   nodehealth.Check
 	}{
 		"left out":                  {good, outcome{}, good},
 		"answered":                  {unknown, answered, good},
 		"reply after failures":      {bad, answered, good},
-		"failed, never a reply":     {unknown, failed, fail(unknown, tables.Unknown, 1, refused)},
-		"failed":                    {good, failed, fail(good, tables.Reachable, 1, refused)},
-		"failed again":              {fail(good, tables.Reachable, 1, refused), failed, fail(good, tables.Reachable, 2, refused)},
-		"failed for the third time": {fail(good, tables.Reachable, 2, refused), failed, bad},
+		"failed, never a reply":     {unknown, failed, fail(unknown, nodehealth.Unknown, 1, refused)},
+		"failed":                    {good, failed, fail(good, nodehealth.Reachable, 1, refused)},
+		"failed again":              {fail(good, nodehealth.Reachable, 1, refused), failed, fail(good, nodehealth.Reachable, 2, refused)},
+		"failed for the third time": {fail(good, nodehealth.Reachable, 2, refused), failed, bad},
 		"failed while unreachable":  {bad, failed, bad},
-		"not sent":                  {good, local, fail(good, tables.Unknown, 0, tooMany)},
-		"not sent, was unreachable": {bad, local, fail(good, tables.Unknown, 0, tooMany)},
+		"not sent":                  {good, local, fail(good, nodehealth.Unknown, 0, tooMany)},
+		"not sent, was unreachable": {bad, local, fail(good, nodehealth.Unknown, 0, tooMany)},
 	} {
 		if got := after(test.before, test.o); got != test.want {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)

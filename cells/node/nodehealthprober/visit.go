@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
 
 const (
@@ -20,9 +20,9 @@ const (
 type visit struct {
 	target  *target
 	began   time.Time
-	paths   []*tables.Path // probed paths, as at the start of the visit
-	web     []bool         // whether the path is also probed by HTTP
-	results []results      // results by path
+	paths   []*nodehealth.Path // probed paths, as at the start of the visit
+	web     []bool             // whether the path is also probed by HTTP
+	results []results          // results by path
 }
 
 // results are the outcomes of one path.

@@ -10,14 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 var removal = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func never(*tables.NodeID) bool  { return false }
-func always(*tables.NodeID) bool { return true }
+func never(*nodeids.NodeID) bool  { return false }
+func always(*nodeids.NodeID) bool { return true }
 
 func named(names ...string) (rows []*nodes.Node) {
 	for _, n := range names {
@@ -27,18 +27,18 @@ func named(names ...string) (rows []*nodes.Node) {
 }
 
 // assign computes the ids of all nodes.
-func assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.Time, unused func(*tables.NodeID) bool) assigned {
+func assign(have []*nodeids.NodeID, want []*nodes.Node, complete bool, now time.Time, unused func(*nodeids.NodeID) bool) assigned {
 	return newTaken(have).assign(have, want, complete, now, unused)
 }
 
 // rows returns all rows, sorted by id.
-func (a assigned) rows() []*tables.NodeID {
-	return slices.SortedFunc(maps.Values(a.byName), func(x, y *tables.NodeID) int { return cmp.Compare(x.ID, y.ID) })
+func (a assigned) rows() []*nodeids.NodeID {
+	return slices.SortedFunc(maps.Values(a.byName), func(x, y *nodeids.NodeID) int { return cmp.Compare(x.ID, y.ID) })
 }
 
 // waits reports whether an id is released and not freed yet.
 func (a assigned) waits() bool {
-	return slices.ContainsFunc(a.rows(), func(row *tables.NodeID) bool { return !row.Released.IsZero() })
+	return slices.ContainsFunc(a.rows(), func(row *nodeids.NodeID) bool { return !row.Released.IsZero() })
 }
 
 func ids(a assigned) (list []string) {
@@ -78,11 +78,11 @@ func TestAssign_RemovesNothingBeforeTheNodesAreComplete(t *testing.T) {
 func TestAssign_NamesTheNodesWithoutAnID(t *testing.T) {
 	t.Parallel()
 	var names []string
-	for i := range tables.Max + 2 {
+	for i := range nodeids.Max + 2 {
 		names = append(names, fmt.Sprintf("n%05d", i))
 	}
 	full := assign(nil, named(names...), true, removal, always)
-	require.Len(t, full.rows(), tables.Max)
-	require.EqualValues(t, tables.Max, full.byName[names[tables.Max-1]].ID)
-	require.Equal(t, names[tables.Max:], full.without)
+	require.Len(t, full.rows(), nodeids.Max)
+	require.EqualValues(t, nodeids.Max, full.byName[names[nodeids.Max-1]].ID)
+	require.Equal(t, names[nodeids.Max:], full.without)
 }

@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 )
 
 // Cell assigns a number to each other node. It is the only writer of the table node-ids.
@@ -15,7 +15,7 @@ var Cell = cell.Module("nodeids", "Ids of the nodes of the cluster",
 
 // implementation is the module without the access to BPF maps.
 var implementation = cell.Group(
-	cell.ProvidePrivate(tables.NewTable), // only this cell writes
-	cell.Provide(statedb.RWTable[*tables.NodeID].ToTable),
+	cell.ProvidePrivate(nodeids.NewTable), // only this cell writes
+	cell.Provide(statedb.RWTable[*nodeids.NodeID].ToTable),
 	cell.Invoke(registerController), // assigns ids to the rows of nodes
 )

@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -31,7 +31,7 @@ type params struct {
 	DB       *statedb.DB
 	Log      *slog.Logger
 	Settings agentconfig.Agent
-	Table    statedb.RWTable[*tables.NodeID]
+	Table    statedb.RWTable[*nodeids.NodeID]
 	Nodes    statedb.Table[*nodes.Node]
 	Flows    statedb.Table[conntrack.Map]
 	Kernel   kernel
@@ -77,7 +77,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		}
 		if n := len(c.without); n > 0 {
 			health.Degraded("Assign ids", fmt.Errorf("%d nodes get no id, because all %d are in use: their pods are unreachable; the first is %s",
-				n, tables.Max, slices.Min(slices.Collect(maps.Keys(c.without)))))
+				n, nodeids.Max, slices.Min(slices.Collect(maps.Keys(c.without)))))
 		} else {
 			health.OK(fmt.Sprintf("%d nodes", c.Table.NumObjects(c.DB.ReadTxn())))
 		}
@@ -124,10 +124,10 @@ func (c *controller) subscribe() (err error) {
 func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	complete := changefeed.Watch(txn, changed, c.Nodes)
 	some := c.some(txn, changed, complete)
-	var have []*tables.NodeID
+	var have []*nodeids.NodeID
 	var want []*nodes.Node
 	for name := range some {
-		if row, _, found := c.Table.Get(txn, tables.ByName(name)); found {
+		if row, _, found := c.Table.Get(txn, nodeids.ByName(name)); found {
 			have = append(have, row)
 		}
 		if n := c.nodes.All()[name]; n != nil {
@@ -185,9 +185,9 @@ func (c *controller) some(txn statedb.ReadTxn, changed *statedb.WatchSet, comple
 
 // unused returns a function that reports whether neither entries of flows nor entries of ipcache contain a released id. ipcache is read at most once, and only
 // when no flow contains the id. After a read error, which readError receives, an id counts as used.
-func (c *controller) unused(txn statedb.ReadTxn, readError *error) func(*tables.NodeID) bool {
+func (c *controller) unused(txn statedb.ReadTxn, readError *error) func(*nodeids.NodeID) bool {
 	var named map[uint16]bool
-	return func(row *tables.NodeID) bool {
+	return func(row *nodeids.NodeID) bool {
 		if !conntrack.PassedSince(txn, c.Flows, row.Released) {
 			return false
 		}
@@ -200,13 +200,13 @@ func (c *controller) unused(txn statedb.ReadTxn, readError *error) func(*tables.
 
 // commit writes the files, then the table, so that maps never contain an id that the next run could assign to another node. If the files cannot be written, the
 // rows stay unchanged, and the table still becomes complete.
-func (c *controller) commit(now statedb.ReadTxn, have []*tables.NodeID, next assigned, complete bool) error {
+func (c *controller) commit(now statedb.ReadTxn, have []*nodeids.NodeID, next assigned, complete bool) error {
 	numbers := map[int]struct{}{}
 	for _, number := range c.missing {
 		numbers[number] = struct{}{}
 	}
-	var put, remove []*tables.NodeID
-	had := make(map[string]*tables.NodeID, len(have))
+	var put, remove []*nodeids.NodeID
+	had := make(map[string]*nodeids.NodeID, len(have))
 	for _, row := range have {
 		if had[row.Name] = row; next.byName[row.Name] == nil {
 			remove = append(remove, row)
@@ -248,11 +248,11 @@ func (c *controller) commit(now statedb.ReadTxn, have []*tables.NodeID, next ass
 }
 
 // lists returns the rows of the files in numbers: the rows of the table, except the ones in had, and the rows of next.
-func (c *controller) lists(now statedb.ReadTxn, numbers map[int]struct{}, had map[string]*tables.NodeID, next assigned) map[int][]*tables.NodeID {
-	lists := make(map[int][]*tables.NodeID, len(numbers))
+func (c *controller) lists(now statedb.ReadTxn, numbers map[int]struct{}, had map[string]*nodeids.NodeID, next assigned) map[int][]*nodeids.NodeID {
+	lists := make(map[int][]*nodeids.NodeID, len(numbers))
 	for number := range numbers {
 		lists[number] = nil
-		for row := range c.Table.LowerBound(now, tables.ByID(uint16(number*fileIDs))) {
+		for row := range c.Table.LowerBound(now, nodeids.ByID(uint16(number*fileIDs))) {
 			if numberOf(row.ID) != number {
 				break
 			}
@@ -267,7 +267,7 @@ func (c *controller) lists(now statedb.ReadTxn, numbers map[int]struct{}, had ma
 		}
 	}
 	for _, list := range lists {
-		slices.SortFunc(list, func(a, b *tables.NodeID) int { return int(a.ID) - int(b.ID) })
+		slices.SortFunc(list, func(a, b *nodeids.NodeID) int { return int(a.ID) - int(b.ID) })
 	}
 	return lists
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -28,7 +28,7 @@ type rig struct {
 func newRig(tb testing.TB, stateDir string) *rig {
 	tb.Helper()
 	db := statedb.New()
-	table, err1 := tables.NewTable(db)
+	table, err1 := nodeids.NewTable(db)
 	all, err2 := nodes.NewTable(db)
 	flows, err3 := conntrack.NewTable(db)
 	for _, err := range []error{err1, err2, err3} {
@@ -60,10 +60,10 @@ func (r *rig) pass(txn statedb.WriteTxn) {
 	}
 }
 
-func (r *rig) rows() []*tables.NodeID { return statedb.Collect(r.Table.All(r.DB.ReadTxn())) }
+func (r *rig) rows() []*nodeids.NodeID { return statedb.Collect(r.Table.All(r.DB.ReadTxn())) }
 
 // timeless returns rows as text, without the times of the releases.
-func timeless(rows []*tables.NodeID) (list []string) {
+func timeless(rows []*nodeids.NodeID) (list []string) {
 	for _, row := range rows {
 		list = append(list, fmt.Sprint(row.TableRow()))
 	}
@@ -80,7 +80,7 @@ func TestController_MatchesFullRound(t *testing.T) {
 		dir := t.TempDir()
 		f := newFiles(agentconfig.Agent{StateDir: dir})
 		require.NoError(t, f.store.Open())
-		require.NoError(t, f.write(map[int][]*tables.NodeID{0: numbered(1, 3), 1: numbered(fileIDs, fileIDs+2)}))
+		require.NoError(t, f.write(map[int][]*nodeids.NodeID{0: numbered(1, 3), 1: numbered(fileIDs, fileIDs+2)}))
 		r := newRig(t, dir)
 		for i := range 400 {
 			r.write(func(txn statedb.WriteTxn) {
@@ -154,13 +154,13 @@ func TestController_NodeWithoutID_GetsFreedID(t *testing.T) {
 	}
 	one := func(i int) *nodes.Node { return &nodes.Node{Name: fmt.Sprintf("n%05d", i), Source: nodes.Kubernetes} }
 	round(func(txn statedb.WriteTxn) {
-		for i := range tables.Max + 1 {
+		for i := range nodeids.Max + 1 {
 			_, _, err := r.nodes.Insert(txn, one(i))
 			require.NoError(t, err)
 		}
 		r.complete(txn)
 	})
-	last := one(tables.Max).Name
+	last := one(nodeids.Max).Name
 	require.Contains(t, r.without, last)
 	round(func(txn statedb.WriteTxn) {
 		_, _, err := r.nodes.Delete(txn, one(300))
@@ -169,7 +169,7 @@ func TestController_NodeWithoutID_GetsFreedID(t *testing.T) {
 	require.Contains(t, r.without, last, "flows may hold the id")
 	round(r.pass)
 	require.Empty(t, r.without)
-	row, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName(last))
+	row, _, found := r.Table.Get(r.DB.ReadTxn(), nodeids.ByName(last))
 	require.True(t, found)
 	require.EqualValues(t, 301, row.ID)
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 )
 
 const (
@@ -45,7 +45,7 @@ func newFiles(s agentconfig.Agent) files {
 
 // read returns the rows of the previous run, and the numbers of the files that must be written because only the first file contains their ids. An unusable file
 // is quarantined, and its nodes get new ids.
-func (f files) read(log *slog.Logger, started time.Time) (rows []*tables.NodeID, missing []int, err error) {
+func (f files) read(log *slog.Logger, started time.Time) (rows []*nodeids.NodeID, missing []int, err error) {
 	if err := f.store.Open(); err != nil {
 		return nil, nil, fmt.Errorf("restore the ids of nodes: %w", err)
 	}
@@ -53,7 +53,7 @@ func (f files) read(log *slog.Logger, started time.Time) (rows []*tables.NodeID,
 	if err != nil {
 		return nil, nil, fmt.Errorf("restore the ids of nodes: %w", err)
 	}
-	lists := map[int][]*tables.NodeID{}
+	lists := map[int][]*nodeids.NodeID{}
 	for _, d := range documents {
 		number := 0
 		if d.Err == nil {
@@ -87,7 +87,7 @@ func (f files) read(log *slog.Logger, started time.Time) (rows []*tables.NodeID,
 	if len(missing) > 0 {
 		missing = append(missing, 0)
 	}
-	slices.SortFunc(rows, func(a, b *tables.NodeID) int { return int(a.ID) - int(b.ID) })
+	slices.SortFunc(rows, func(a, b *nodeids.NodeID) int { return int(a.ID) - int(b.ID) })
 	return rows, missing, nil
 }
 
@@ -96,20 +96,20 @@ func parseName(name string) (number int, err error) {
 	if text, ends := strings.CutSuffix(text, ".json"); begins && ends {
 		number, err = strconv.Atoi(text)
 	}
-	if err != nil || number < 0 || number > numberOf(tables.Max) || name != nameOf(number) {
+	if err != nil || number < 0 || number > numberOf(nodeids.Max) || name != nameOf(number) {
 		return 0, fmt.Errorf("%w: not a name of a file of ids", statefile.ErrCorrupt)
 	}
 	return number, nil
 }
 
 // decode returns the rows of a file. It checks the invariants of the rows, because another version may have written the file or the disk may have corrupted it.
-func decode(number int, document []byte) (rows []*tables.NodeID, err error) {
+func decode(number int, document []byte) (rows []*nodeids.NodeID, err error) {
 	if err := json.Unmarshal(document, &rows); err != nil {
 		return nil, fmt.Errorf("%w: %w", statefile.ErrCorrupt, err)
 	}
 	ids, names := map[uint16]bool{}, map[string]bool{}
 	for _, row := range rows {
-		if row == nil || row.ID == 0 || row.ID > tables.Max || row.Name == "" || ids[row.ID] || names[row.Name] {
+		if row == nil || row.ID == 0 || row.ID > nodeids.Max || row.Name == "" || ids[row.ID] || names[row.Name] {
 			return nil, fmt.Errorf("%w: an id or a name is missing or duplicate", statefile.ErrCorrupt)
 		}
 		if number > 0 && numberOf(row.ID) != number {
@@ -121,7 +121,7 @@ func decode(number int, document []byte) (rows []*tables.NodeID, err error) {
 }
 
 // write replaces the contents of files. The first file is the last one, because it may contain ids that the other files lack until they are written.
-func (f files) write(lists map[int][]*tables.NodeID) error {
+func (f files) write(lists map[int][]*nodeids.NodeID) error {
 	for _, number := range slices.Backward(slices.Sorted(maps.Keys(lists))) {
 		if err := f.store.Write(nameOf(number), lists[number]); err != nil {
 			return fmt.Errorf("nodes may get other ids after a restart: %w", err)

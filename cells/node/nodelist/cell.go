@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // Cell writes the table nodes.
@@ -15,7 +15,7 @@ var Cell = cell.Module("nodes", "The nodes of the cluster",
 
 // implementation is the module without the file of former ranges.
 var implementation = cell.Group(
-	cell.ProvidePrivate(tables.NewTable), // only this cell writes
-	cell.Provide(statedb.RWTable[*tables.Node].ToTable),
+	cell.ProvidePrivate(nodes.NewTable), // only this cell writes
+	cell.Provide(statedb.RWTable[*nodes.Node].ToTable),
 	cell.Invoke(registerController), // objects into rows
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/gaissmai/bart"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // claims are the addresses and ranges that are assigned to nodes so far. The first claimant of an address or range owns it.
@@ -21,7 +21,7 @@ type claims struct {
 }
 
 // address assigns an address to a node. It returns a refusal when another node owns the address or a range that contains it.
-func (c *claims) address(node string, addr netip.Addr) (refusal *tables.Refusal) {
+func (c *claims) address(node string, addr netip.Addr) (refusal *nodes.Refusal) {
 	if owner, found := c.addrs.Lookup(addr); found && owner != node {
 		return newRefusal(addr, "is an address", owner)
 	}
@@ -34,7 +34,7 @@ func (c *claims) address(node string, addr netip.Addr) (refusal *tables.Refusal)
 
 // prefix assigns a pod range to a node. It returns a refusal when another node owns a range that contains it. A range may contain ranges and addresses of other
 // nodes: those nodes keep them, because lookups use the longest prefix.
-func (c *claims) prefix(node string, p netip.Prefix) (refusal *tables.Refusal) {
+func (c *claims) prefix(node string, p netip.Prefix) (refusal *nodes.Refusal) {
 	if owner, found := c.ranges.LookupPrefix(p); found && owner != node {
 		return newRefusal(p, "lies in a range of pods", owner)
 	}
@@ -72,6 +72,6 @@ func (c *claims) crowded(node string, p netip.Prefix) bool {
 	return false
 }
 
-func newRefusal(claim fmt.Stringer, why, by string) *tables.Refusal {
-	return &tables.Refusal{Claim: claim.String(), Why: why, By: by}
+func newRefusal(claim fmt.Stringer, why, by string) *nodes.Refusal {
+	return &nodes.Refusal{Claim: claim.String(), Why: why, By: by}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -35,7 +35,7 @@ type params struct {
 	DB          *statedb.DB
 	Agent       agentconfig.Agent
 	Had         *seen
-	Table       statedb.RWTable[*tables.Node]
+	Table       statedb.RWTable[*nodes.Node]
 	LocalNode   statedb.Table[*localnode.LocalNode]
 	Nodes       statedb.Table[*k8s.Node]
 	CiliumNodes statedb.Table[*cilium.Node]
@@ -51,12 +51,12 @@ type controller struct {
 	self              *localnode.LocalNode // nil before the first round
 	nodesKnown        bool                 // the Nodes are read; before that, a CiliumNode could claim addresses and ranges of Nodes
 	resolver          *resolver
-	rejected          map[string]*tables.Node // rows with refused claims, by name
-	gone              map[string]struct{}     // nodes without an object whose rows stay until the inputs are complete
+	rejected          map[string]*nodes.Node // rows with refused claims, by name
+	gone              map[string]struct{}    // nodes without an object whose rows stay until the inputs are complete
 }
 
 func newController(p params) *controller {
-	c := &controller{params: p, resolver: newResolver(), rejected: map[string]*tables.Node{}, gone: map[string]struct{}{}}
+	c := &controller{params: p, resolver: newResolver(), rejected: map[string]*nodes.Node{}, gone: map[string]struct{}{}}
 	txn := p.DB.WriteTxn(p.Table)
 	defer txn.Commit()
 	c.initialized = p.Table.RegisterInitializer(txn, "nodes")
@@ -111,23 +111,23 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	complete := changefeed.Watch(txn, changed, c.LocalNode, c.Nodes, c.CiliumNodes)
 	c.follow(txn, changed)
 	some := c.resolver.together()
-	var nodes []*k8s.Node
+	var k8sNodes []*k8s.Node
 	var ciliumNodes []*cilium.Node
 	for name := range some {
 		o := c.object(txn, name)
 		if o.node != nil {
-			nodes = append(nodes, o.node)
+			k8sNodes = append(k8sNodes, o.node)
 		}
 		if o.cilium != nil {
 			ciliumNodes = append(ciliumNodes, o.cilium)
 		}
 	}
-	var rows []*tables.Node
+	var rows []*nodes.Node
 	if len(some) > 0 {
-		rows = resolve(c.self, c.Agent.IPAM == agentconfig.IPAMKubernetes, c.Had, nodes, ciliumNodes)
+		rows = resolve(c.self, c.Agent.IPAM == agentconfig.IPAMKubernetes, c.Had, k8sNodes, ciliumNodes)
 	}
 	_, own := some[c.self.Name]
-	rows = slices.DeleteFunc(rows, func(n *tables.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node overlaps the claims of these nodes
+	rows = slices.DeleteFunc(rows, func(n *nodes.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node overlaps the claims of these nodes
 	if err := c.commit(some, rows, complete); err != nil {
 		return err
 	}
@@ -180,8 +180,8 @@ func (c *controller) object(txn statedb.ReadTxn, name string) (o object) {
 }
 
 // commit writes the rows that have changed. It deletes rows without an object only when the inputs are complete.
-func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, complete bool) error {
-	known := make(map[string]*tables.Node, len(rows))
+func (c *controller) commit(some map[string]struct{}, rows []*nodes.Node, complete bool) error {
+	known := make(map[string]*nodes.Node, len(rows))
 	for _, row := range rows {
 		known[row.Name] = row
 		c.Had.take(row.Name, c.decided(row))
@@ -196,8 +196,8 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 		}
 	}
 	now := c.DB.ReadTxn() // the table has no other writer
-	rows = slices.DeleteFunc(rows, func(row *tables.Node) bool {
-		old, _, found := c.Table.Get(now, tables.ByName(row.Name))
+	rows = slices.DeleteFunc(rows, func(row *nodes.Node) bool {
+		old, _, found := c.Table.Get(now, nodes.ByName(row.Name))
 		return found && old.Equal(row)
 	})
 	done, _ := c.Table.Initialized(now)
@@ -213,13 +213,13 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 	}
 	if complete {
 		for name := range c.gone {
-			if _, _, err := c.Table.Delete(txn, &tables.Node{Name: name}); err != nil {
+			if _, _, err := c.Table.Delete(txn, &nodes.Node{Name: name}); err != nil {
 				return fmt.Errorf("delete node %s: %w", name, err)
 			}
 		}
 		if !done || len(c.gone) > 0 { // on the first complete round, also nodes that were removed while no agent ran
 			c.Had.forget(func(node string) bool {
-				_, _, found := c.Table.Get(txn, tables.ByName(node))
+				_, _, found := c.Table.Get(txn, nodes.ByName(node))
 				return !found
 			})
 		}
@@ -233,7 +233,7 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 }
 
 // decided returns the ranges of a node that its agent cannot write.
-func (c *controller) decided(row *tables.Node) []netip.Prefix {
+func (c *controller) decided(row *nodes.Node) []netip.Prefix {
 	if c.Agent.IPAM == agentconfig.IPAMKubernetes {
 		return row.CIDRs[:row.FromNode]
 	}

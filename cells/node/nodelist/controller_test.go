@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -35,7 +35,7 @@ type rig struct {
 func newRig(tb testing.TB) *rig {
 	tb.Helper()
 	db := statedb.New()
-	table, err1 := tables.NewTable(db)
+	table, err1 := nodes.NewTable(db)
 	k8sNodes, err2 := k8s.NewNodeTable(db)
 	ciliumNodes, err3 := cilium.NewNodeTable(db)
 	local, err4 := localnode.NewTable(db)
@@ -84,13 +84,13 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	case 1, 2, 3, 4:
 		n := &k8s.Node{Name: name, UID: "uid-" + name, Created: random.Int64N(3), PodCIDRs: some(cidrs)}
 		for _, addr := range some(addrs) {
-			n.Addresses = append(n.Addresses, k8s.NodeAddress{Type: []string{tables.InternalIP, tables.ExternalIP}[random.IntN(2)], Address: addr})
+			n.Addresses = append(n.Addresses, k8s.NodeAddress{Type: []string{nodes.InternalIP, nodes.ExternalIP}[random.IntN(2)], Address: addr})
 		}
 		celltest.PutRow(t, txn, r.nodes, n, deleted)
 	default:
 		n := &cilium.Node{Name: name, UID: "cn-" + name, Created: random.Int64N(3), PodCIDRs: some(cidrs)}
 		for _, addr := range some(addrs) {
-			n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: []string{tables.InternalIP, tables.CiliumInternalIP}[random.IntN(2)], IP: addr})
+			n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: []string{nodes.InternalIP, nodes.CiliumInternalIP}[random.IntN(2)], IP: addr})
 		}
 		if health := some(addrs); len(health) > 0 {
 			n.HealthIPv4 = health[0]
@@ -106,7 +106,7 @@ func TestController_MatchesFullResolution(t *testing.T) {
 	random := testseed.New(t)
 	for range 20 {
 		r, rejected, alone := newRig(t), 0, 0
-		rows := map[string]*tables.Node{}
+		rows := map[string]*nodes.Node{}
 		const rounds = 300
 		for i := range rounds {
 			complete := i >= rounds/3
@@ -132,7 +132,7 @@ func TestController_MatchesFullResolution(t *testing.T) {
 					alone++
 				}
 			}
-			have := map[string]*tables.Node{}
+			have := map[string]*nodes.Node{}
 			for row := range r.Table.All(txn) {
 				have[row.Name] = row
 			}
@@ -155,14 +155,14 @@ func TestController_TrustsCiliumNodesOnlyAfterNodes(t *testing.T) {
 		celltest.PutRow(t, txn, r.sources, ofNodes, false)
 		celltest.PutRow(t, txn, r.ciliumNodes, ciliumNode("evil", 1, "192.0.2.2", "10.0.1.0/24"), false)
 	})
-	_, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName("evil"))
+	_, _, found := r.Table.Get(r.DB.ReadTxn(), nodes.ByName("evil"))
 	require.False(t, found)
 	ofNodes.State = sources.Snapshot
 	r.write(t, func(txn statedb.WriteTxn) {
 		celltest.PutRow(t, txn, r.nodes, node("a", 9, "192.0.2.2"), false)
 		celltest.PutRow(t, txn, r.sources, ofNodes, false)
 	})
-	row, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName("evil"))
+	row, _, found := r.Table.Get(r.DB.ReadTxn(), nodes.ByName("evil"))
 	require.True(t, found)
 	require.Equal(t, "custom-resource | 10.0.1.0/24 | 192.0.2.2: is an address of node a", formatRow(row))
 }
@@ -172,7 +172,7 @@ func TestController_TrustsCiliumNodesOnlyAfterNodes(t *testing.T) {
 func TestController_PreviousRangesSurviveRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	agent := func(had *seen, ranges ...string) *tables.Node {
+	agent := func(had *seen, ranges ...string) *nodes.Node {
 		r := newRig(t)
 		r.Agent.IPAM, r.Had = agentconfig.IPAMKubernetes, had
 		for _, cidr := range ranges {
@@ -184,7 +184,7 @@ func TestController_PreviousRangesSurviveRestart(t *testing.T) {
 			})
 		}
 		require.NoError(t, had.save())
-		row, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName("a"))
+		row, _, found := r.Table.Get(r.DB.ReadTxn(), nodes.ByName("a"))
 		require.True(t, found)
 		return row
 	}
@@ -217,7 +217,7 @@ func TestController_ModeChange_KeepsPoolRanges(t *testing.T) {
 	}
 	agent(agentconfig.IPAMClusterPool, "a")
 	r := agent(agentconfig.IPAMKubernetes, "a")
-	row, _, _ := r.Table.Get(r.DB.ReadTxn(), tables.ByName("a"))
+	row, _, _ := r.Table.Get(r.DB.ReadTxn(), nodes.ByName("a"))
 	require.Equal(t, prefixes("10.7.1.0/24", "10.0.1.0/24"), row.CIDRs)
 	require.Empty(t, row.Refused)
 	agent(agentconfig.IPAMKubernetes)
@@ -229,7 +229,7 @@ func cluster(i, turn int) (*k8s.Node, *cilium.Node) {
 	name, cidr := fmt.Sprintf("node-%d", i), fmt.Sprintf("10.%d.%d.0/24", 1+i/256, i%256)
 	addr := fmt.Sprintf("172.%d.%d.%d", 16+turn%2, i/250, 1+i%250)
 	c := ciliumNode(name, int64(i), addr, cidr)
-	c.Addresses = append(c.Addresses, cilium.NodeAddress{Type: tables.CiliumInternalIP, IP: fmt.Sprintf("10.%d.%d.1", 1+i/256, i%256)})
+	c.Addresses = append(c.Addresses, cilium.NodeAddress{Type: nodes.CiliumInternalIP, IP: fmt.Sprintf("10.%d.%d.1", 1+i/256, i%256)})
 	c.HealthIPv4 = fmt.Sprintf("10.%d.%d.2", 1+i/256, i%256)
 	return node(name, int64(i), addr, cidr), c
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // maxClaims limits the addresses and ranges of one node, including refused ones: the node's agent writes the object.
@@ -24,7 +24,7 @@ const maxNoted = 16
 
 // candidate is a node whose claims are being resolved.
 type candidate struct {
-	row     *tables.Node
+	row     *nodes.Node
 	created int64
 	node    *k8s.Node    // nil without one
 	cilium  *cilium.Node // nil without one
@@ -39,8 +39,8 @@ type candidate struct {
 // Otherwise (--ipam=cluster-pool) it is: the local node's own state; the main addresses of Nodes, one of each family; ranges of CiliumNodes, which the cluster
 // role writes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write its Node's ranges while it has none; other
 // addresses of Nodes; addresses of CiliumNodes.
-func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*tables.Node {
-	all := candidates(self.Name, nodes, ciliumNodes)
+func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node) []*nodes.Node {
+	all := candidates(self.Name, k8sNodes, ciliumNodes)
 	c := claims{nodesDecide: nodesDecide, had: had}
 	for _, n := range all {
 		if n.row.Name == self.Name {
@@ -59,7 +59,7 @@ func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, nodes []*k8
 			claim(n)
 		}
 	}
-	rows := make([]*tables.Node, 0, len(all))
+	rows := make([]*nodes.Node, 0, len(all))
 	for _, n := range all {
 		rows = append(rows, n.row)
 	}
@@ -67,12 +67,12 @@ func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, nodes []*k8
 }
 
 // candidates returns all nodes, the local one included, sorted by age.
-func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*candidate {
-	byName := map[string]*candidate{self: {row: &tables.Node{Name: self, Source: tables.Local}}}
-	for _, n := range nodes {
+func candidates(self string, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node) []*candidate {
+	byName := map[string]*candidate{self: {row: &nodes.Node{Name: self, Source: nodes.Local}}}
+	for _, n := range k8sNodes {
 		c := byName[n.Name]
 		if c == nil {
-			c = &candidate{row: &tables.Node{Name: n.Name, Source: tables.Kubernetes}}
+			c = &candidate{row: &nodes.Node{Name: n.Name, Source: nodes.Kubernetes}}
 			byName[n.Name] = c
 		}
 		c.node, c.created, c.row.UID = n, n.Created, n.UID
@@ -80,12 +80,12 @@ func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*c
 	for _, n := range ciliumNodes {
 		c := byName[n.Name]
 		if c == nil {
-			c = &candidate{row: &tables.Node{Name: n.Name, UID: n.UID}, created: n.Created}
+			c = &candidate{row: &nodes.Node{Name: n.Name, UID: n.UID}, created: n.Created}
 			byName[n.Name] = c
 		}
 		c.row.Receives = receivesOf(n)
 		if c.cilium = n; n.Name != self {
-			c.row.Source = tables.CiliumNode
+			c.row.Source = nodes.CiliumNode
 		}
 	}
 	all := make([]*candidate, 0, len(byName))
@@ -99,20 +99,20 @@ func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*c
 }
 
 // receivesOf returns the encapsulations that the agent of a node announces to receive.
-func receivesOf(n *cilium.Node) tables.Receives {
-	r := tables.ParseReceives(n.Annotations[ciliumv2.ReceivesAnnotation])
+func receivesOf(n *cilium.Node) nodes.Receives {
+	r := nodes.ParseReceives(n.Annotations[ciliumv2.ReceivesAnnotation])
 	_, r.Agent = n.Annotations[lastapplied.Annotation]
 	return r
 }
 
 // local assigns the local node's own addresses and range.
-func (c *claims) local(row *tables.Node, self *localnode.LocalNode) {
+func (c *claims) local(row *nodes.Node, self *localnode.LocalNode) {
 	for _, f := range []localnode.Family{self.IPv4, self.IPv6} {
 		if f.AllocRange.IsValid() {
 			c.addRange(row, f.AllocRange.Masked())
 		}
-		for _, a := range []tables.Address{{Type: tables.InternalIP, Addr: f.NodeIP}, {Type: tables.CiliumInternalIP, Addr: f.Router},
-			{Type: tables.HealthIP, Addr: f.Health}} {
+		for _, a := range []nodes.Address{{Type: nodes.InternalIP, Addr: f.NodeIP}, {Type: nodes.CiliumInternalIP, Addr: f.Router},
+			{Type: nodes.HealthIP, Addr: f.Health}} {
 			if a.Addr.IsValid() {
 				c.addAddress(row, a)
 			}
@@ -129,7 +129,7 @@ func (c *claims) specRanges(n *candidate) {
 	}
 	for _, text := range slices.Compact(append([]string{n.node.PodCIDR}, n.node.PodCIDRs...)) {
 		if p, ok := clusternodes.ParseRange(text); ok && !c.nodesDecide && c.crowded(n.row.Name, p) {
-			n.row.Refused = append(n.row.Refused, tables.Refusal{Claim: text, Why: "contains addresses or ranges of several nodes"})
+			n.row.Refused = append(n.row.Refused, nodes.Refusal{Claim: text, Why: "contains addresses or ranges of several nodes"})
 			continue
 		}
 		c.readRange(n.row, text)
@@ -143,16 +143,16 @@ func (c *claims) mainAddresses(n *candidate) {
 	if n.node == nil {
 		return
 	}
-	listed := tables.Node{}
+	listed := nodes.Node{}
 	for _, a := range n.node.Addresses[:min(len(n.node.Addresses), maxClaims)] {
 		if addr, err := netip.ParseAddr(a.Address); err == nil && clusternodes.Usable(addr) {
-			listed.Addresses = append(listed.Addresses, tables.Address{Type: a.Type, Addr: addr})
+			listed.Addresses = append(listed.Addresses, nodes.Address{Type: a.Type, Addr: addr})
 		}
 	}
 	for _, ipv6 := range []bool{false, true} {
-		main := tables.Address{Type: tables.InternalIP, Addr: listed.Typed(tables.InternalIP, ipv6)}
+		main := nodes.Address{Type: nodes.InternalIP, Addr: listed.Typed(nodes.InternalIP, ipv6)}
 		if !main.Addr.IsValid() {
-			main = tables.Address{Type: tables.ExternalIP, Addr: listed.Typed(tables.ExternalIP, ipv6)}
+			main = nodes.Address{Type: nodes.ExternalIP, Addr: listed.Typed(nodes.ExternalIP, ipv6)}
 		}
 		if main.Addr.IsValid() && !slices.Contains(n.row.Addresses, main) && c.address(n.row.Name, main.Addr) == nil {
 			n.row.Addresses = append(n.row.Addresses, main)
@@ -165,7 +165,7 @@ func (c *claims) nodeAddresses(n *candidate) {
 		return
 	}
 	for _, a := range n.node.Addresses {
-		if a.Type == tables.InternalIP || a.Type == tables.ExternalIP {
+		if a.Type == nodes.InternalIP || a.Type == nodes.ExternalIP {
 			c.readAddress(n.row, a.Type, a.Address)
 		}
 	}
@@ -173,7 +173,7 @@ func (c *claims) nodeAddresses(n *candidate) {
 
 // announce records the ranges in a CiliumNode, except the CiliumNode of the local node, which this agent writes itself.
 func (c *claims) announce(n *candidate) {
-	if n.cilium == nil || n.row.Source == tables.Local {
+	if n.cilium == nil || n.row.Source == nodes.Local {
 		return
 	}
 	for _, text := range n.cilium.PodCIDRs[:min(len(n.cilium.PodCIDRs), maxClaims)] {
@@ -184,7 +184,7 @@ func (c *claims) announce(n *candidate) {
 }
 
 func (c *claims) ciliumRanges(n *candidate) {
-	if n.cilium == nil || n.row.Source == tables.Local {
+	if n.cilium == nil || n.row.Source == nodes.Local {
 		return
 	}
 	for _, text := range n.cilium.PodCIDRs {
@@ -200,14 +200,14 @@ func (c *claims) ciliumRanges(n *candidate) {
 			continue
 		}
 		if belowLimit(n.row, text) {
-			n.row.Refused = append(n.row.Refused, tables.Refusal{Claim: text, Why: why})
+			n.row.Refused = append(n.row.Refused, nodes.Refusal{Claim: text, Why: why})
 		}
 	}
 }
 
 // previousRanges claims the former ranges that the agent of a node lists in its CiliumNode. It does not record refused ones, because the list may be out of date.
 func (c *claims) previousRanges(n *candidate) {
-	if n.row.Source == tables.Local {
+	if n.row.Source == nodes.Local {
 		return
 	}
 	present := len(n.row.CIDRs)
@@ -254,64 +254,64 @@ func (n *candidate) decided(p netip.Prefix) (decided bool) {
 
 // ciliumAddresses claims addresses in a pod range of the node, such as its router address. Other addresses must be in its Node, if the node has one.
 func (c *claims) ciliumAddresses(n *candidate) {
-	if n.cilium == nil || n.row.Source == tables.Local {
+	if n.cilium == nil || n.row.Source == nodes.Local {
 		return
 	}
 	for _, a := range n.cilium.Addresses {
 		switch {
 		case a.Type == ciliumv2.CiliumInternalIP:
 			c.readOfPods(n.row, a.Type, a.IP)
-		case n.node == nil && (a.Type == tables.InternalIP || a.Type == tables.ExternalIP):
+		case n.node == nil && (a.Type == nodes.InternalIP || a.Type == nodes.ExternalIP):
 			c.readAddress(n.row, a.Type, a.IP)
 		}
 	}
-	c.readOfPods(n.row, tables.HealthIP, n.cilium.HealthIPv4)
-	c.readOfPods(n.row, tables.HealthIP, n.cilium.HealthIPv6)
+	c.readOfPods(n.row, nodes.HealthIP, n.cilium.HealthIPv4)
+	c.readOfPods(n.row, nodes.HealthIP, n.cilium.HealthIPv6)
 }
 
 // belowLimit reports whether the node is below its limit of claims. It records the first claim above the limit as refused and ignores all later ones.
-func belowLimit(row *tables.Node, claim string) bool {
+func belowLimit(row *nodes.Node, claim string) bool {
 	number := len(row.Addresses) + len(row.CIDRs) + len(row.Refused)
 	if number == maxClaims {
-		row.Refused = append(row.Refused, tables.Refusal{Claim: claim, Why: fmt.Sprintf("exceeds the limit of %d claims of a node", maxClaims)})
+		row.Refused = append(row.Refused, nodes.Refusal{Claim: claim, Why: fmt.Sprintf("exceeds the limit of %d claims of a node", maxClaims)})
 	}
 	return number < maxClaims
 }
 
 // readAddress parses and claims an address of an object. An empty text is ignored.
-func (c *claims) readAddress(row *tables.Node, kind, text string) {
+func (c *claims) readAddress(row *nodes.Node, kind, text string) {
 	if addr, ok := usable(row, text); ok {
-		c.addAddress(row, tables.Address{Type: kind, Addr: addr})
+		c.addAddress(row, nodes.Address{Type: kind, Addr: addr})
 	}
 }
 
 // readOfPods is readAddress for an address that must lie in a pod range of the node.
-func (c *claims) readOfPods(row *tables.Node, kind, text string) {
+func (c *claims) readOfPods(row *nodes.Node, kind, text string) {
 	addr, ok := usable(row, text)
 	if !ok {
 		return
 	}
 	if _, found := c.ranges.Lookup(addr); !found {
-		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "lies in no pod range of its node"})
+		row.Refused = append(row.Refused, nodes.Refusal{Claim: text, Why: "lies in no pod range of its node"})
 		return
 	}
-	c.addAddress(row, tables.Address{Type: kind, Addr: addr})
+	c.addAddress(row, nodes.Address{Type: kind, Addr: addr})
 }
 
 // usable parses an address of an object, and records an unusable address as refused. It reports false for an empty text.
-func usable(row *tables.Node, text string) (netip.Addr, bool) {
+func usable(row *nodes.Node, text string) (netip.Addr, bool) {
 	if text == "" || !belowLimit(row, text) {
 		return netip.Addr{}, false
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || !clusternodes.Usable(addr) {
-		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "is not a usable node address"})
+		row.Refused = append(row.Refused, nodes.Refusal{Claim: text, Why: "is not a usable node address"})
 		return netip.Addr{}, false
 	}
 	return addr, true
 }
 
-func (c *claims) addAddress(row *tables.Node, a tables.Address) {
+func (c *claims) addAddress(row *nodes.Node, a nodes.Address) {
 	if slices.Contains(row.Addresses, a) {
 		return
 	}
@@ -323,19 +323,19 @@ func (c *claims) addAddress(row *tables.Node, a tables.Address) {
 }
 
 // readRange parses and claims a pod range of an object. An empty text is ignored.
-func (c *claims) readRange(row *tables.Node, text string) {
+func (c *claims) readRange(row *nodes.Node, text string) {
 	if text == "" || !belowLimit(row, text) {
 		return
 	}
 	p, ok := clusternodes.ParseRange(text)
 	if !ok {
-		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "is not a usable pod range"})
+		row.Refused = append(row.Refused, nodes.Refusal{Claim: text, Why: "is not a usable pod range"})
 		return
 	}
 	c.addRange(row, p)
 }
 
-func (c *claims) addRange(row *tables.Node, p netip.Prefix) {
+func (c *claims) addRange(row *nodes.Node, p netip.Prefix) {
 	if slices.Contains(row.CIDRs, p) {
 		return
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -24,17 +24,17 @@ var self = &localnode.LocalNode{Name: "self", IPv4: localnode.Family{AllocRange:
 // node is a Node with an internal address and ranges.
 func node(name string, created int64, address string, cidrs ...string) *k8s.Node {
 	return &k8s.Node{Name: name, UID: "uid-" + name, Created: created, PodCIDRs: cidrs,
-		Addresses: []k8s.NodeAddress{{Type: "Hostname", Address: name}, {Type: tables.InternalIP, Address: address}}}
+		Addresses: []k8s.NodeAddress{{Type: "Hostname", Address: name}, {Type: nodes.InternalIP, Address: address}}}
 }
 
 // ciliumNode is a CiliumNode with an internal address and ranges.
 func ciliumNode(name string, created int64, address string, cidrs ...string) *cilium.Node {
 	return &cilium.Node{Name: name, UID: "cn-" + name, Created: created, PodCIDRs: cidrs,
-		Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: address}}}
+		Addresses: []cilium.NodeAddress{{Type: nodes.InternalIP, IP: address}}}
 }
 
 // formatRow formats a row as one line, with the refused claims.
-func formatRow(n *tables.Node) string {
+func formatRow(n *nodes.Node) string {
 	cells := n.TableRow()
 	return strings.Join(slices.DeleteFunc(cells[1:], func(c string) bool { return c == "" }), " | ")
 }
@@ -49,7 +49,7 @@ func TestResolve_Ownership(t *testing.T) {
 		"a Node and its CiliumNode": {
 			[]*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24")},
 			[]*cilium.Node{{Name: "a", PodCIDRs: []string{"10.0.1.0/24", "fd00:1::/64"}, HealthIPv4: "10.0.1.9",
-				Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "192.0.2.2"}, {Type: tables.CiliumInternalIP, IP: "10.0.1.1"}}}},
+				Addresses: []cilium.NodeAddress{{Type: nodes.InternalIP, IP: "192.0.2.2"}, {Type: nodes.CiliumInternalIP, IP: "10.0.1.1"}}}},
 			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1,HealthIP=10.0.1.9 | 10.0.1.0/24,fd00:1::/64"},
 		},
 		"two nodes with one address: the older one is the owner": {
@@ -57,7 +57,7 @@ func TestResolve_Ownership(t *testing.T) {
 			map[string]string{"a": "kubernetes | 192.0.2.2: is an address of node b", "b": "kubernetes | InternalIP=192.0.2.2"},
 		},
 		"an older Node that lists the address of another one": {
-			[]*k8s.Node{{Name: "a", UID: "uid-a", Created: 1, Addresses: []k8s.NodeAddress{{Type: tables.InternalIP, Address: "192.0.2.2"}, {Type: tables.InternalIP, Address: "192.0.2.3"}}},
+			[]*k8s.Node{{Name: "a", UID: "uid-a", Created: 1, Addresses: []k8s.NodeAddress{{Type: nodes.InternalIP, Address: "192.0.2.2"}, {Type: nodes.InternalIP, Address: "192.0.2.3"}}},
 				node("b", 9, "192.0.2.3")}, nil,
 			map[string]string{"a": "kubernetes | InternalIP=192.0.2.2 | 192.0.2.3: is an address of node b", "b": "kubernetes | InternalIP=192.0.2.3"},
 		},
@@ -84,9 +84,9 @@ func TestResolve_Ownership(t *testing.T) {
 		},
 		"addresses of a CiliumNode are in its ranges or in its Node": {
 			[]*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 9, "192.0.2.3", "10.0.2.0/24")},
-			[]*cilium.Node{{Name: "a", HealthIPv4: "203.0.113.7", Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "203.0.113.8"},
-				{Type: tables.CiliumInternalIP, IP: "10.0.2.7"}, {Type: tables.CiliumInternalIP, IP: "10.0.1.1"}, {Type: tables.CiliumInternalIP, IP: "203.0.113.9"}}},
-				{Name: "c", PodCIDRs: []string{"10.0.3.0/24"}, Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "192.0.2.4"}}}},
+			[]*cilium.Node{{Name: "a", HealthIPv4: "203.0.113.7", Addresses: []cilium.NodeAddress{{Type: nodes.InternalIP, IP: "203.0.113.8"},
+				{Type: nodes.CiliumInternalIP, IP: "10.0.2.7"}, {Type: nodes.CiliumInternalIP, IP: "10.0.1.1"}, {Type: nodes.CiliumInternalIP, IP: "203.0.113.9"}}},
+				{Name: "c", PodCIDRs: []string{"10.0.3.0/24"}, Addresses: []cilium.NodeAddress{{Type: nodes.InternalIP, IP: "192.0.2.4"}}}},
 			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1 | 10.0.1.0/24 | 10.0.2.7: lies in a range of pods of node b; " +
 				"203.0.113.9: lies in no pod range of its node; 203.0.113.7: lies in no pod range of its node",
 				"c": "custom-resource | InternalIP=192.0.2.4 | 10.0.3.0/24"},
@@ -136,7 +136,7 @@ func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
 	t.Parallel()
 	evil := node("evil", 1, "192.0.2.9", "10.0.0.0/8")
 	for _, addr := range []string{"10.0.1.7", "10.0.1.8", "10.0.3.7", "192.0.2.2", "198.51.100.9"} {
-		evil.Addresses = append(evil.Addresses, k8s.NodeAddress{Type: tables.ExternalIP, Address: addr})
+		evil.Addresses = append(evil.Addresses, k8s.NodeAddress{Type: nodes.ExternalIP, Address: addr})
 	}
 	previous := ciliumNode("a", 9, "", "10.0.1.0/24")
 	previous.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.3.0/24"}
@@ -184,7 +184,7 @@ func TestResolve_PreviousRanges(t *testing.T) {
 	noting := func(ranges string, present ...string) *cilium.Node {
 		n := ciliumNode("a", 1, "", present...)
 		n.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: ranges}
-		n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: tables.CiliumInternalIP, IP: "10.0.1.1"})
+		n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: nodes.CiliumInternalIP, IP: "10.0.1.1"})
 		return n
 	}
 	saw := newSeen(agentconfig.Agent{}, nil)
@@ -236,16 +236,16 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 			own := []string{fmt.Sprintf("10.0.%d.0/24", 1+i), fmt.Sprintf("fd00:%d::/64", 1+i)}
 			objects = append(objects, node(name, random.Int64N(3), fmt.Sprint("192.0.2.", 2+i), own[:map[bool]int{true: 2}[inNode]]...))
 			ciliumNodes = append(ciliumNodes, &cilium.Node{Name: name, UID: name, Created: objects[i].Created, PodCIDRs: own,
-				Addresses: []cilium.NodeAddress{{Type: tables.CiliumInternalIP, IP: fmt.Sprintf("10.0.%d.1", 1+i)}}, HealthIPv6: fmt.Sprintf("fd00:%d::2", 1+i)})
+				Addresses: []cilium.NodeAddress{{Type: nodes.CiliumInternalIP, IP: fmt.Sprintf("10.0.%d.1", 1+i)}}, HealthIPv6: fmt.Sprintf("fd00:%d::2", 1+i)})
 		}
-		want := map[string]*tables.Node{}
+		want := map[string]*nodes.Node{}
 		for _, row := range resolve(self, inNode, &seen{}, objects, ciliumNodes) {
 			want[row.Name] = row
 		}
 		evil := &cilium.Node{Name: "evil", UID: "evil", Created: random.Int64N(3), PodCIDRs: some(ranges),
 			Annotations: map[string]string{ciliumv2.PodRangesAnnotation: strings.Join(some(ranges), ",")}}
 		for _, text := range some(claims) {
-			evil.Addresses = append(evil.Addresses, cilium.NodeAddress{Type: []string{tables.InternalIP, tables.CiliumInternalIP}[random.IntN(2)], IP: text})
+			evil.Addresses = append(evil.Addresses, cilium.NodeAddress{Type: []string{nodes.InternalIP, nodes.CiliumInternalIP}[random.IntN(2)], IP: text})
 		}
 		if health := some(claims); len(health) > 0 {
 			evil.HealthIPv4 = health[0]
@@ -272,12 +272,12 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 // The result does not depend on the order of the objects.
 func TestResolve_IndependentOfOrder(t *testing.T) {
 	t.Parallel()
-	nodes := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.2", "10.0.1.0/25"), node("c", 0, "10.0.1.3")}
+	k8sNodes := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.2", "10.0.1.0/25"), node("c", 0, "10.0.1.3")}
 	ciliumNodes := []*cilium.Node{ciliumNode("a", 1, "192.0.2.4", "10.9.0.0/16"), ciliumNode("d", 1, "192.0.2.4", "10.9.0.0/16")}
-	want := resolve(self, false, &seen{}, nodes, ciliumNodes)
-	slices.Reverse(nodes)
+	want := resolve(self, false, &seen{}, k8sNodes, ciliumNodes)
+	slices.Reverse(k8sNodes)
 	slices.Reverse(ciliumNodes)
-	if got := resolve(self, false, &seen{}, nodes, ciliumNodes); !slices.EqualFunc(got, want, (*tables.Node).Equal) {
+	if got := resolve(self, false, &seen{}, k8sNodes, ciliumNodes); !slices.EqualFunc(got, want, (*nodes.Node).Equal) {
 		t.Errorf("in another order %v, want %v", got, want)
 	}
 }

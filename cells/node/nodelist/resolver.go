@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // resolver finds the nodes that [resolve] must process together: nodes whose claims overlap, directly or through other nodes. A node whose claims overlap no
@@ -128,7 +128,7 @@ func claimsOf(o object) (list []netip.Prefix) {
 			read(text, false)
 		}
 		for _, a := range o.node.Addresses {
-			if a.Type == tables.InternalIP || a.Type == tables.ExternalIP {
+			if a.Type == nodes.InternalIP || a.Type == nodes.ExternalIP {
 				read(a.Address, true)
 			}
 		}
@@ -143,7 +143,7 @@ func claimsOf(o object) (list []netip.Prefix) {
 		claim(p)
 	}
 	for _, a := range o.cilium.Addresses {
-		if a.Type == ciliumv2.CiliumInternalIP || o.node == nil && (a.Type == tables.InternalIP || a.Type == tables.ExternalIP) {
+		if a.Type == ciliumv2.CiliumInternalIP || o.node == nil && (a.Type == nodes.InternalIP || a.Type == nodes.ExternalIP) {
 			read(a.IP, true)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
-	agent "github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -37,7 +37,7 @@ const settle = 20 * time.Millisecond
 type params struct {
 	cell.In
 	DB       *statedb.DB
-	Agent    agent.Agent
+	Agent    agentconfig.Agent
 	Table    statedb.RWTable[*nodeslots.Slot]
 	Nodes    statedb.Table[*nodes.Node]
 	IDs      statedb.Table[*nodeids.NodeID]

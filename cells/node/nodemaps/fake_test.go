@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			agentconfig.Cell, account.Cell,
+			agentconfig.Cell, driftledger.Cell,
 			cell.Module("inputs", "Tables that other cells write", cell.Provide(
 				newInputs, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[*nodeids.NodeID].ToTable, statedb.RWTable[*overlays.Overlay].ToTable,
 				statedb.RWTable[*pathtests.Test].ToTable, bpfmaps.NewTable, statedb.RWTable[*bpfmaps.Map].ToTable, statedb.RWTable[*nodepaths.Path].ToTable, statedb.RWTable[*devices.Device].ToTable, newProbe)),

@@ -9,7 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
-	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -22,10 +22,10 @@ var Cell = cell.Module("path-test", "Tests of the paths to other nodes",
 // implementation is the module without its kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
-		tables.NewTable, nodepaths.NewTable, // only this cell writes
+		pathtests.NewTable, nodepaths.NewTable, // only this cell writes
 		newTester, // schedules the tests
 	),
-	cell.Provide(statedb.RWTable[*tables.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable),
+	cell.Provide(statedb.RWTable[*pathtests.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable),
 	cell.Invoke(register),
 )
 

@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/onlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
-	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 const (
@@ -91,8 +91,8 @@ func (d *direct) ask(ctx context.Context, k kernel, h hop) outcome {
 
 // pastTunnel returns the direct test of a node.
 func (t *tester) pastTunnel(to *target) *direct {
-	row := to.row(tables.Direct)
-	d := &direct{used: row != nil && row.State == tables.Passed, address: t.linkAddress}
+	row := to.row(pathtests.Direct)
+	d := &direct{used: row != nil && row.State == pathtests.Passed, address: t.linkAddress}
 	d.hops, d.why = t.hops(t.db.ReadTxn(), to.name)
 	return d
 }
@@ -180,19 +180,19 @@ func (t *tester) linkAddress(ctx context.Context, k kernel, h hop) (mac.Addr, er
 }
 
 // doubted reports whether packets bypass the tunnel although the last direct test failed.
-func doubted(row *tables.Test) bool {
-	return row != nil && row.State == tables.Passed && row.Strikes > 0
+func doubted(row *pathtests.Test) bool {
+	return row != nil && row.State == pathtests.Passed && row.Strikes > 0
 }
 
 // nextDirect returns the longest time until the next visit that the direct test allows.
 func (t *tester) nextDirect(to *target) time.Duration {
-	row := to.row(tables.Direct)
-	if row == nil || row.State == tables.Unknown {
+	row := to.row(pathtests.Direct)
+	if row == nil || row.State == pathtests.Unknown {
 		return math.MaxInt64
 	}
 	all := time.Duration(len(t.targets)) * time.Second / directRate
 	switch {
-	case row.State == tables.Failed:
+	case row.State == pathtests.Failed:
 		return max(failedInterval, all)
 	case to.flows:
 		return max(directInterval, time.Duration(t.users.count)*time.Second/flowsRate)
@@ -201,26 +201,26 @@ func (t *tester) nextDirect(to *target) time.Duration {
 }
 
 // directly evaluates the direct test of a visit. A request that this node cannot send fails a test that had passed, because an untested path must not be used.
-func (v *visit) directly(row *tables.Test) finding {
+func (v *visit) directly(row *pathtests.Test) finding {
 	err, name := v.results.direct.err, v.target.shown()
 	switch {
 	case v.past.why != "":
 		return unknown(v.past.why)
 	case err == nil:
 		return passed().withDetail(v.past.hops[0].String())
-	case errors.Is(err, icmpecho.ErrLocal) && row.State != tables.Passed:
+	case errors.Is(err, icmpecho.ErrLocal) && row.State != pathtests.Passed:
 		return unknown(err.Error())
 	case v.results.echo.err != nil && v.results.host.err != nil:
-		return failed(tables.Dead).withDetail(fmt.Sprintf("node %s does not answer at all", name)).withRemedy("check that it runs, and that the network between the nodes is up")
+		return failed(pathtests.Dead).withDetail(fmt.Sprintf("node %s does not answer at all", name)).withRemedy("check that it runs, and that the network between the nodes is up")
 	}
-	return failed(tables.NotDirect).withDetail(fmt.Sprintf("packets of pods to node %s are lost past the tunnel, %v", name, err)).
+	return failed(pathtests.NotDirect).withDetail(fmt.Sprintf("packets of pods to node %s are lost past the tunnel, %v", name, err)).
 		withRemedy(fmt.Sprintf("turn off the check of source and destination of machines in a cloud, let firewalls pass addresses of pods, set rp_filter of the devices of node %s to 0 or 2; "+
 			"or use --routing-mode=tunnel", name))
 }
 
 // rtt returns the measured round-trip time of a test.
-func (r *results) rtt(kind tables.Kind) time.Duration {
-	if kind == tables.Direct {
+func (r *results) rtt(kind pathtests.Kind) time.Duration {
+	if kind == pathtests.Direct {
 		return r.direct.rtt
 	}
 	return r.echo.rtt

@@ -10,7 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
-	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 func hybrid(a *agentconfig.Agent) { a.Hybrid = true }
@@ -59,7 +59,7 @@ func TestTester_Direct_FaultsChangeTheMode(t *testing.T) {
 			t.Errorf("%d nodes are reached past the tunnel a minute after the fault, want %d", got, number-1)
 		}
 		strikesOf := func(i int) int {
-			row, _, found := r.table.Get(r.db.ReadTxn(), tables.ByTest(nameOf(i), tables.Direct))
+			row, _, found := r.table.Get(r.db.ReadTxn(), pathtests.ByTest(nameOf(i), pathtests.Direct))
 			require.True(t, found)
 			return row.Strikes
 		}
@@ -80,7 +80,7 @@ func TestTester_Direct_FaultsChangeTheMode(t *testing.T) {
 // Each failure within an hour of the previous recovery doubles the number of tests that must pass, up to a limit. An hour without a failure resets it.
 func TestAfterDirect_Relapses(t *testing.T) {
 	t.Parallel()
-	row := &tables.Test{Kind: tables.Direct, State: tables.Unknown}
+	row := &pathtests.Test{Kind: pathtests.Direct, State: pathtests.Unknown}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	pass := func() {
 		now = now.Add(time.Second)
@@ -89,11 +89,11 @@ func TestAfterDirect_Relapses(t *testing.T) {
 	fail := func() {
 		for range strikes {
 			now = now.Add(time.Second)
-			row = afterDirect(row, failed(tables.NotDirect).withDetail("lost"), now, 0)
+			row = afterDirect(row, failed(pathtests.NotDirect).withDetail("lost"), now, 0)
 		}
 	}
 	recovery := func() (tests int) {
-		for row.State == tables.Failed {
+		for row.State == pathtests.Failed {
 			pass()
 			tests++
 		}
@@ -145,7 +145,7 @@ func directLoadIsBounded(t *testing.T, network wrong, direct int) {
 			r.net.set(inner(i), network)
 		}
 		time.Sleep(10 * time.Minute)
-		if s := tables.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn()))); len(s.Failed) != number-1-direct || r.direct() != direct {
+		if s := pathtests.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn()))); len(s.Failed) != number-1-direct || r.direct() != direct {
 			t.Fatalf("%s, and %d nodes are reached past the tunnel, want %d", s, r.direct(), direct)
 		}
 		count := func() (all int) {

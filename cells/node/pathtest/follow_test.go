@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
-	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -47,8 +47,8 @@ func TestFollow_MatchesFullRead(t *testing.T) {
 			var u update
 			for _, to := range r.targets {
 				row := *to.rows[0]
-				if row.State = tables.States[random.IntN(3)]; row.State == tables.Failed {
-					row.Fault = tables.Blocked
+				if row.State = pathtests.States[random.IntN(3)]; row.State == pathtests.Failed {
+					row.Fault = pathtests.Blocked
 				}
 				to.rows[0] = &row
 				u.put = append(u.put, to)
@@ -90,7 +90,7 @@ func TestFollow_MatchesFullRead(t *testing.T) {
 					require.Equal(t, want, names[len(names)-1])
 				}
 			}
-			want := tables.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn())))
+			want := pathtests.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn())))
 			require.Equal(t, want, r.paths.summary())
 			failed += len(want.Failed)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
-	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 const (
@@ -19,25 +19,25 @@ const (
 )
 
 // needed returns the number of tests in a row that must pass before a node is reached directly again.
-func needed(row *tables.Test) int { return directAgain << max(0, row.Relapses-1) }
+func needed(row *pathtests.Test) int { return directAgain << max(0, row.Relapses-1) }
 
 // afterDirect is [after] for the direct test: it needs more tests to recover than to fail.
-func afterDirect(row *tables.Test, f finding, began time.Time, rtt time.Duration) *tables.Test {
-	if f.state == tables.Passed && row.State == tables.Failed && row.Passes+1 < needed(row) {
+func afterDirect(row *pathtests.Test, f finding, began time.Time, rtt time.Duration) *pathtests.Test {
+	if f.state == pathtests.Passed && row.State == pathtests.Failed && row.Passes+1 < needed(row) {
 		next := *row
 		next.Tested, next.Passes = began, row.Passes+1
 		return &next
 	}
 	next := after(row, f, began, rtt)
-	if next.Passes = 0; next.State == tables.Passed {
+	if next.Passes = 0; next.State == pathtests.Passed {
 		next.Detail = f.detail
 	}
 	if next.State == row.State {
 		return next
 	}
 	next.Turned = began
-	if next.State == tables.Failed {
-		if row.State == tables.Passed && began.Sub(row.Turned) >= calm {
+	if next.State == pathtests.Failed {
+		if row.State == pathtests.Passed && began.Sub(row.Turned) >= calm {
 			next.Relapses = 0
 		}
 		next.Relapses = min(next.Relapses+1, maxRelapses)
@@ -46,11 +46,11 @@ func afterDirect(row *tables.Test, f finding, began time.Time, rtt time.Duration
 }
 
 // modeOf returns the path to a node whose direct test is row, and the reason.
-func modeOf(row *tables.Test) (mode nodepaths.Mode, why string) {
+func modeOf(row *pathtests.Test) (mode nodepaths.Mode, why string) {
 	switch {
-	case row.State == tables.Passed:
+	case row.State == pathtests.Passed:
 		return nodepaths.Direct, row.Detail
-	case row.State == tables.Failed && row.Passes > 0:
+	case row.State == pathtests.Failed && row.Passes > 0:
 		return nodepaths.Tunnel, fmt.Sprintf("%d of %d consecutive tests have passed after a failure: %s", row.Passes, needed(row), row.Detail)
 	case row.Detail == "":
 		return nodepaths.Tunnel, "not tested yet"
@@ -59,8 +59,8 @@ func modeOf(row *tables.Test) (mode nodepaths.Mode, why string) {
 }
 
 // commitMode writes the path to a node to the table node-paths.
-func (t *tester) commitMode(txn statedb.WriteTxn, row *tables.Test) error {
-	if row.Kind != tables.Direct {
+func (t *tester) commitMode(txn statedb.WriteTxn, row *pathtests.Test) error {
+	if row.Kind != pathtests.Direct {
 		return nil
 	}
 	next := &nodepaths.Path{Node: row.Node, Since: time.Now()}
@@ -75,8 +75,8 @@ func (t *tester) commitMode(txn statedb.WriteTxn, row *tables.Test) error {
 }
 
 // forgetMode deletes the row that commitMode has written.
-func (t *tester) forgetMode(txn statedb.WriteTxn, row *tables.Test) error {
-	if row.Kind != tables.Direct {
+func (t *tester) forgetMode(txn statedb.WriteTxn, row *pathtests.Test) error {
+	if row.Kind != pathtests.Direct {
 		return nil
 	}
 	_, _, err := t.in.Paths.Delete(txn, &nodepaths.Path{Node: row.Node})

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 
 	"github.com/waggle-net/waggle/pkg/printable"
-	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 const (
@@ -68,23 +68,23 @@ func (t *tester) commit(u update, complete bool) error {
 
 // verdicts caches the verdicts of paths, so that a report need not read all rows.
 type verdicts struct {
-	states   map[string]tables.State // by name of the node
-	faulty   map[string]*tables.Test // of paths that have failed or are healed
+	states   map[string]pathtests.State // by name of the node
+	faulty   map[string]*pathtests.Test // of paths that have failed or are healed
 	passed   int
 	unknown  int
 	troubled map[*target]struct{} // targets with trouble; report removes targets whose trouble has ended
 }
 
 func newVerdicts() verdicts {
-	return verdicts{states: map[string]tables.State{}, faulty: map[string]*tables.Test{}, troubled: map[*target]struct{}{}}
+	return verdicts{states: map[string]pathtests.State{}, faulty: map[string]*pathtests.Test{}, troubled: map[*target]struct{}{}}
 }
 
 // set replaces the rows of a path, in the order of the table. Without rows the path is removed.
-func (v *verdicts) set(name string, rows []*tables.Test) {
+func (v *verdicts) set(name string, rows []*pathtests.Test) {
 	v.count(v.states[name], -1)
 	delete(v.states, name)
 	delete(v.faulty, name)
-	for p := range tables.Paths(slices.Values(rows)) {
+	for p := range pathtests.Paths(slices.Values(rows)) {
 		v.states[name] = p.State
 		if v.count(p.State, 1); p.Fault != nil {
 			v.faulty[name] = p.Fault
@@ -92,19 +92,19 @@ func (v *verdicts) set(name string, rows []*tables.Test) {
 	}
 }
 
-func (v *verdicts) count(s tables.State, n int) {
+func (v *verdicts) count(s pathtests.State, n int) {
 	switch s {
-	case tables.Passed:
+	case pathtests.Passed:
 		v.passed += n
-	case tables.Unknown:
+	case pathtests.Unknown:
 		v.unknown += n
 	}
 }
 
-func (v *verdicts) summary() tables.Summary {
-	s := tables.Summary{Paths: len(v.states), Passed: v.passed, Unknown: v.unknown}
+func (v *verdicts) summary() pathtests.Summary {
+	s := pathtests.Summary{Paths: len(v.states), Passed: v.passed, Unknown: v.unknown}
 	for _, name := range slices.Sorted(maps.Keys(v.faulty)) {
-		if row := v.faulty[name]; row.State == tables.Healed {
+		if row := v.faulty[name]; row.State == pathtests.Healed {
 			s.Healed = append(s.Healed, row)
 		} else {
 			s.Failed = append(s.Failed, row)
@@ -118,7 +118,7 @@ func (t *tester) report(health cell.Health) {
 	summary := t.paths.summary()
 	var faults []error
 	for _, row := range summary.Failed {
-		if row.Fault != tables.Dead && len(faults) < shownFaults {
+		if row.Fault != pathtests.Dead && len(faults) < shownFaults {
 			faults = append(faults, errors.New(row.Sentence()))
 		}
 	}

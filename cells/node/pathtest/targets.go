@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
-	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 // peer has the addresses of a node.
@@ -77,24 +77,24 @@ func peerOf(n *nodes.Node, a agentconfig.Agent) (p peer) {
 type target struct {
 	name      string
 	peer      peer
-	rows      []*tables.Test // rows of the table, in the order of the kinds
-	due       time.Time      // time of the next visit
-	urgent    bool           // visited before other due targets
-	busy      bool           // a visit is running
-	flows     bool           // pods of this node have flows with pods of the node
-	trouble   error          // the error of the last test if this node could not run it; nil otherwise
-	queue     *queue         // the queue that contains the target; nil without one
-	place     int            // index in queue
-	unhealed  int            // visits since corrupt checksums were found, while the path is not healed
-	suspected time.Time      // start of the first visit in a row in which echo failed
+	rows      []*pathtests.Test // rows of the table, in the order of the kinds
+	due       time.Time         // time of the next visit
+	urgent    bool              // visited before other due targets
+	busy      bool              // a visit is running
+	flows     bool              // pods of this node have flows with pods of the node
+	trouble   error             // the error of the last test if this node could not run it; nil otherwise
+	queue     *queue            // the queue that contains the target; nil without one
+	place     int               // index in queue
+	unhealed  int               // visits since corrupt checksums were found, while the path is not healed
+	suspected time.Time         // start of the first visit in a row in which echo failed
 }
 
 // shown returns the name for messages.
 func (t *target) shown() string { return printable.Short(t.name, maxDetail) }
 
 // row returns the row of a kind; nil without one.
-func (t *target) row(kind tables.Kind) *tables.Test {
-	if i := slices.IndexFunc(t.rows, func(r *tables.Test) bool { return r.Kind == kind }); i >= 0 {
+func (t *target) row(kind pathtests.Kind) *pathtests.Test {
+	if i := slices.IndexFunc(t.rows, func(r *pathtests.Test) bool { return r.Kind == kind }); i >= 0 {
 		return t.rows[i]
 	}
 	return nil
@@ -102,40 +102,40 @@ func (t *target) row(kind tables.Kind) *tables.Test {
 
 // open reports whether a test has failed or recovered without enough repetitions for a verdict.
 func (t *target) open() bool {
-	return slices.ContainsFunc(t.rows, func(r *tables.Test) bool {
+	return slices.ContainsFunc(t.rows, func(r *pathtests.Test) bool {
 		return r.Strikes > 0 && r.Strikes < strikes || r.Passes > 0 && r.Relapses <= 1
 	})
 }
 
 // corrupted reports whether checksums are corrupt and the path is not healed.
 func (t *target) corrupted() bool {
-	row := t.row(tables.Checksum)
-	return row != nil && row.State == tables.Failed && row.Fault == tables.Corrupted
+	row := t.row(pathtests.Checksum)
+	return row != nil && row.State == pathtests.Failed && row.Fault == pathtests.Corrupted
 }
 
 // failed reports whether a test of the tunnel has failed.
 func (t *target) failed() bool {
-	return slices.ContainsFunc(t.rows, func(r *tables.Test) bool { return r.State == tables.Failed && r.Kind != tables.Direct })
+	return slices.ContainsFunc(t.rows, func(r *pathtests.Test) bool { return r.State == pathtests.Failed && r.Kind != pathtests.Direct })
 }
 
 // fresh reports whether no test of the node has ever passed: the node may be starting.
 func (t *target) fresh() bool {
-	return !slices.ContainsFunc(t.rows, func(r *tables.Test) bool { return !r.Good.IsZero() })
+	return !slices.ContainsFunc(t.rows, func(r *pathtests.Test) bool { return !r.Good.IsZero() })
 }
 
 // kinds returns the kinds of tests for a routing mode.
-func kinds(a agentconfig.Agent) []tables.Kind {
+func kinds(a agentconfig.Agent) []pathtests.Kind {
 	switch {
 	case a.Hybrid:
-		return tables.Kinds
+		return pathtests.Kinds
 	case a.Tunnel():
-		return []tables.Kind{tables.Echo, tables.Size, tables.Checksum, tables.Aggregate}
+		return []pathtests.Kind{pathtests.Echo, pathtests.Size, pathtests.Checksum, pathtests.Aggregate}
 	}
-	return []tables.Kind{tables.Echo, tables.Size}
+	return []pathtests.Kind{pathtests.Echo, pathtests.Size}
 }
 
 // newRows returns the rows of a node before the first test.
-func newRows(name string, p peer, a agentconfig.Agent) (rows []*tables.Test) {
+func newRows(name string, p peer, a agentconfig.Agent) (rows []*pathtests.Test) {
 	why := ""
 	switch {
 	case p.inner.IsValid():
@@ -145,7 +145,7 @@ func newRows(name string, p peer, a agentconfig.Agent) (rows []*tables.Test) {
 		why = "the node publishes no address in its pod ranges"
 	}
 	for _, kind := range kinds(a) {
-		rows = append(rows, &tables.Test{Node: name, UID: p.uid, Kind: kind, Addr: p.inner, State: tables.Unknown, Detail: why})
+		rows = append(rows, &pathtests.Test{Node: name, UID: p.uid, Kind: kind, Addr: p.inner, State: pathtests.Unknown, Detail: why})
 	}
 	return rows
 }

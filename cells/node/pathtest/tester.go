@@ -25,7 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
-	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -57,7 +57,7 @@ type params struct {
 	DB       *statedb.DB
 	Agent    agentconfig.Agent
 	Kernel   kernel
-	Table    statedb.RWTable[*tables.Test]
+	Table    statedb.RWTable[*pathtests.Test]
 	Nodes    statedb.Table[*nodes.Node]
 	Overlays statedb.Table[*overlays.Overlay]
 	MTUs     statedb.Table[mtus.MTU]
@@ -75,7 +75,7 @@ type params struct {
 type tester struct {
 	in          params
 	db          *statedb.DB
-	table       statedb.RWTable[*tables.Test]
+	table       statedb.RWTable[*pathtests.Test]
 	initialized func(statedb.WriteTxn)
 
 	limiter *rate.Limiter
@@ -193,7 +193,7 @@ func (t *tester) subscribe() (health *changefeed.Feed[*nodehealth.Path], err err
 // update has the changes of one round to the table.
 type update struct {
 	put  []*target // targets with changed rows
-	gone []*tables.Test
+	gone []*pathtests.Test
 	news bool // a verdict has changed, so the health of the module may change
 }
 
@@ -286,7 +286,7 @@ func (t *tester) replace(name string, at peer, joined bool, u *update) *target {
 		t.waiting.drop(old)
 		to.flows = old.flows
 		for i, row := range to.rows {
-			if row.Kind == tables.Direct && old.peer.hops != at.hops {
+			if row.Kind == pathtests.Direct && old.peer.hops != at.hops {
 				continue // the new direct path has not been tested
 			}
 			if known := slices.IndexFunc(old.rows, row.Is); known >= 0 {
@@ -340,13 +340,13 @@ func (t *tester) absorb(u *update) {
 			heard = t.in.Kernel.Heard(to.peer.router)
 		}
 		found := v.findings(t.in.Agent, heard)
-		if row := to.row(tables.Direct); row != nil && v.past != nil {
-			found[tables.Direct] = v.directly(row)
+		if row := to.row(pathtests.Direct); row != nil && v.past != nil {
+			found[pathtests.Direct] = v.directly(row)
 		}
 		for i, row := range to.rows {
 			if f, tested := found[row.Kind]; tested {
 				next := after
-				if row.Kind == tables.Direct {
+				if row.Kind == pathtests.Direct {
 					next = afterDirect
 				}
 				to.rows[i] = next(row, f, v.began, v.results.rtt(row.Kind))
@@ -371,7 +371,7 @@ func interval(nodes int) time.Duration {
 // next returns the time until the next visit of a target.
 func (t *tester) next(to *target) time.Duration {
 	switch {
-	case doubted(to.row(tables.Direct)):
+	case doubted(to.row(pathtests.Direct)):
 		return directSuspectInterval
 	case to.open() && to.fresh():
 		return freshInterval
@@ -406,11 +406,11 @@ func (t *tester) start(ctx context.Context) (pause time.Duration) {
 
 func (t *tester) visit(ctx context.Context, to *target) {
 	v := &visit{target: to, began: time.Now(), peer: to.peer, size: t.self.routeMTU, port: t.in.Agent.HealthPort}
-	if row := to.row(tables.Size); row != nil {
+	if row := to.row(pathtests.Size); row != nil {
 		v.search = row.Strikes >= strikes-1
 	}
-	if row := to.row(tables.Checksum); row != nil {
-		v.heals = row.Fault == tables.Corrupted
+	if row := to.row(pathtests.Checksum); row != nil {
+		v.heals = row.Fault == pathtests.Corrupted
 	}
 	switch {
 	case t.in.Agent.Hybrid:

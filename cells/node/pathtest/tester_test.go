@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
-	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 // named is the time within which a fault must be reported.
@@ -61,7 +61,7 @@ func newRig(t testing.TB, number int, changes ...func(*agentconfig.Agent)) *rig 
 	t.Helper()
 	db := statedb.New()
 	r := &rig{net: newFake()}
-	table, err := tables.NewTable(db)
+	table, err := pathtests.NewTable(db)
 	require.NoError(t, err)
 	r.nodes, err = nodes.NewTable(db)
 	require.NoError(t, err)
@@ -144,8 +144,8 @@ func (r *rig) connect(t *testing.T, used int) {
 }
 
 // path returns the path to node i with its verdict.
-func (r *rig) path(i int) (p tables.Path) {
-	for p = range tables.Paths(statedb.ToSeq(r.table.Prefix(r.db.ReadTxn(), tables.ByTest(nameOf(i), "")))) {
+func (r *rig) path(i int) (p pathtests.Path) {
+	for p = range pathtests.Paths(statedb.ToSeq(r.table.Prefix(r.db.ReadTxn(), pathtests.ByTest(nameOf(i), "")))) {
 		break
 	}
 	return p
@@ -345,7 +345,7 @@ func TestTester_TwoLostTests_AreNoFault(t *testing.T) {
 				t.Fatalf("the path is %q after two lost tests, want ok", got)
 			}
 		}
-		if row, _, _ := r.table.Get(r.db.ReadTxn(), tables.ByTest(nameOf(1), tables.Echo)); row.Strikes != 0 {
+		if row, _, _ := r.table.Get(r.db.ReadTxn(), pathtests.ByTest(nameOf(1), pathtests.Echo)); row.Strikes != 0 {
 			t.Errorf("%d strikes are left", row.Strikes)
 		}
 	})
@@ -361,7 +361,7 @@ func TestTester_FiveThousandNodes_LoadIsBounded(t *testing.T) {
 		begun := time.Now()
 		first := number*time.Second/maxRate + 10*time.Second
 		time.Sleep(first)
-		if s := tables.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn()))); s.Passed != number-1 {
+		if s := pathtests.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn()))); s.Passed != number-1 {
 			t.Fatalf("after %v %s, want all passed", first, s)
 		}
 		round := interval(number)
@@ -391,7 +391,7 @@ func TestTester_FiveThousandNodes_LoadIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		txn.Commit()
 		time.Sleep(20 * time.Minute)
-		if s := tables.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn()))); len(s.Failed) != number-1 {
+		if s := pathtests.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn()))); len(s.Failed) != number-1 {
 			t.Errorf("with all paths blocked %s, want all failed", s)
 		}
 		seconds := make([]int, int(time.Since(begun)/time.Second)+1)

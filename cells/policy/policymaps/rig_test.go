@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/cells/identity/identityallocator"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
@@ -156,7 +156,7 @@ func startAgent(t *testing.T, k *watchedKernel, client *kubeapi.Client, dir stri
 	t.Helper()
 	a = &agent{}
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelError))
-	h := hive.New(celltest.Infrastructure(), account.Cell, identityallocator.Cell,
+	h := hive.New(celltest.Infrastructure(), driftledger.Cell, identityallocator.Cell,
 		cell.Module("inputs", "Tables that other cells write",
 			cell.Provide(
 				k8s.NewNetworkPolicyTable, statedb.RWTable[*k8s.NetworkPolicy].ToTable,

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"go.uber.org/goleak"
 
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/labels"
@@ -37,7 +37,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			account.Cell,
+			driftledger.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(
 					k8s.NewNetworkPolicyTable, statedb.RWTable[*k8s.NetworkPolicy].ToTable,

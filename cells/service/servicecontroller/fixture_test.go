@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -33,7 +33,7 @@ type bench struct {
 	slcs  statedb.RWTable[*k8s.EndpointSlice]
 	pods  statedb.RWTable[*k8s.Pod]
 	nodes statedb.RWTable[*k8s.Node]
-	rows  statedb.RWTable[*nodetable.Node]
+	rows  statedb.RWTable[*nodes.Node]
 	addrs statedb.RWTable[nodeaddresses.Address]
 	eps   statedb.RWTable[*endpoints.Endpoint]
 	srcs  statedb.RWTable[sources.Source]
@@ -85,7 +85,7 @@ func newBench(t testing.TB, config Config, previous *fakeIDs) *bench {
 	table(err)
 	b.nodes, err = k8s.NewNodeTable(db)
 	table(err)
-	b.rows, err = nodetable.NewTable(db)
+	b.rows, err = nodes.NewTable(db)
 	table(err)
 	b.addrs, err = nodeaddresses.NewTable(db)
 	table(err)
@@ -161,13 +161,13 @@ func (b *bench) insertObject(txn statedb.WriteTxn, row any) {
 }
 
 // rowOf returns the row of the table nodes of a Node whose claims are all accepted.
-func rowOf(n *k8s.Node) *nodetable.Node {
-	row := &nodetable.Node{Name: n.Name}
+func rowOf(n *k8s.Node) *nodes.Node {
+	row := &nodes.Node{Name: n.Name}
 	for _, text := range n.PodCIDRs {
 		row.CIDRs = append(row.CIDRs, netip.MustParsePrefix(text))
 	}
 	for _, a := range n.Addresses {
-		row.Addresses = append(row.Addresses, nodetable.Address{Type: a.Type, Addr: netip.MustParseAddr(a.Address)})
+		row.Addresses = append(row.Addresses, nodes.Address{Type: a.Type, Addr: netip.MustParseAddr(a.Address)})
 	}
 	return row
 }

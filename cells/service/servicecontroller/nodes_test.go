@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -104,7 +104,7 @@ func TestClusterPool_WaitsForRangesOfNodes(t *testing.T) {
 	require.Equal(t, "the addresses and ranges of the node node-1", waiting())
 
 	row := rowOf(numbered(1, 0))
-	row.Source = nodetable.CiliumNode
+	row.Source = nodes.CiliumNode
 	txn = b.db.WriteTxn(b.rows)
 	put(b, txn, b.rows, row)
 	txn.Commit()

@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
-	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -83,7 +83,7 @@ func inputTables() cell.Cell {
 		k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
-		nodetable.NewTable, statedb.RWTable[*nodetable.Node].ToTable,
+		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 		apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
 		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/cells/service/servicecontroller"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
@@ -87,7 +87,7 @@ func newWhole(b *testing.B) *whole {
 
 // newWholeHive returns a hive with both cells and the tables that they read.
 func newWholeHive(maps pinnedmaps.Batches, more ...cell.Cell) *upstream.Hive {
-	return hive.New(append(more, celltest.Infrastructure(), account.Cell, agentconfig.Cell, servicecontroller.Cell, Cell,
+	return hive.New(append(more, celltest.Infrastructure(), driftledger.Cell, agentconfig.Cell, servicecontroller.Cell, Cell,
 		cell.Provide(func() pinnedmaps.Batches { return maps },
 			k8s.NewServiceTable, k8s.NewEndpointSliceTable, k8s.NewPodTable, k8s.NewNodeTable, cilium.NewNodeTable, nodes.NewTable, nodeaddresses.NewTable,
 			endpoints.NewTable, sources.NewTable, apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
@@ -33,7 +33,7 @@ func TestReadiness_WaitsForTheMaps(t *testing.T) {
 		monitor *watchdog.Monitor
 		first   func(statedb.WriteTxn)
 	)
-	h := hive.New(celltest.Infrastructure(), account.Cell, agentconfig.Cell,
+	h := hive.New(celltest.Infrastructure(), driftledger.Cell, agentconfig.Cell,
 		cell.Provide(frontends.NewTable, backends.NewTable, frontends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable,
 			statedb.RWTable[*backends.Backend].ToTable),
 		cell.Module("service-maps", "Under test", cell.ProvidePrivate(f.maps), implementation),

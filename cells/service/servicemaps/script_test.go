@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
-	account "github.com/waggle-net/waggle/cells/agent/driftledger"
+	"github.com/waggle-net/waggle/cells/agent/driftledger"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
@@ -38,7 +38,7 @@ func TestScripts_Virtual(t *testing.T) {
 
 func scriptCells(testing.TB) []cell.Cell {
 	return []cell.Cell{
-		account.Cell,
+		driftledger.Cell,
 		agentconfig.Cell,
 		cell.Module("inputs", "Tables that other cells write",
 			cell.ProvidePrivate(frontends.NewTable, backends.NewTable),
