@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/labels"
 )
 
 // Limits of requests. They keep a row, its file and each error message small.
@@ -25,7 +26,7 @@ const (
 // Validate checks each field on its own; only the manager can detect conflicts with other endpoints. The error contains all faults, each with the name of its
 // field, and wraps [ErrInvalid].
 func (r *Request) Validate() error {
-	_, labelsErr := ParseLabels(r.Labels)
+	_, labelsErr := labels.Parse(r.Labels)
 	return invalid(errors.Join(
 		checkContainerID(r.ContainerID),
 		field("container-interface-name", checkIfName(r.IfName)),

@@ -6,8 +6,6 @@ import (
 	"maps"
 	"regexp"
 	"strings"
-
-	"github.com/waggle-net/waggle/pkg/endpoint"
 )
 
 // rule includes or excludes labels whose key has a prefix that expr matches.
@@ -27,7 +25,7 @@ type Filter struct {
 
 // defaults are Cilium's, so that both produce the same identities. "!" excludes.
 var defaults = []string{
-	endpoint.SourceReserved + ":.*",
+	SourceReserved + ":.*",
 	regexp.QuoteMeta(KeyNamespace),
 	regexp.QuoteMeta(KeyNamespaceLabels),
 	`app\.kubernetes\.io`,
@@ -114,7 +112,7 @@ func (f *Filter) Relevant(labels map[string]string) map[string]string {
 // Keeps reports whether a label "source:key" is part of identities.
 func (f *Filter) Keeps(label string) bool {
 	source, key, _ := strings.Cut(label, ":")
-	if source == endpoint.SourceReserved {
+	if source == SourceReserved {
 		return true
 	}
 	included, excluded := 0, 0

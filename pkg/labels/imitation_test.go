@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -41,7 +40,7 @@ func (d demand) meets(who tenant) bool {
 			labels.KeyCluster: "cluster"}[d.key]; kind != "" {
 			return demand{kind, "", d.value}.meets(who)
 		}
-		return has(who.labels) && !endpoint.Surrounding(d.key)
+		return has(who.labels) && !labels.Surrounding(d.key)
 	case "namespace-label":
 		return has(who.namespacesLabels)
 	case "namespace":
@@ -104,9 +103,9 @@ func identityOf(t *testing.T, filter *labels.Filter, who tenant, users []string)
 	t.Helper()
 	got := labels.OfPod("c", &k8s.Pod{Namespace: who.namespace, Name: "p", ServiceAccount: who.account, Labels: who.labels},
 		&k8s.Namespace{Name: who.namespace, Labels: who.namespacesLabels})
-	given, _ := endpoint.ParseLabels(users) // labels of an API call; rejected labels are absent
+	given, _ := labels.Parse(users) // labels of an API call; rejected labels are absent
 	for key, value := range given {
-		if endpoint.LabelSource(key) != endpoint.SourceK8s {
+		if labels.SourceOf(key) != labels.SourceK8s {
 			got[key] = value
 		}
 	}
@@ -123,7 +122,7 @@ func check(t *testing.T, filter *labels.Filter, d demand, who tenant, users []st
 		}
 	}
 	for label := range have {
-		if source := endpoint.LabelSource(label); source == endpoint.SourceReserved || source == "cidr" {
+		if source := labels.SourceOf(label); source == labels.SourceReserved || source == "cidr" {
 			t.Fatalf("%+v with %q has the label %q", who, users, label)
 		}
 	}

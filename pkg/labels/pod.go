@@ -3,19 +3,19 @@ package labels
 import (
 	"strings"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // Keys of labels that describe the environment of a pod; they are Cilium's.
 const (
-	KeyNamespace       = endpoint.KeyNamespace
+	KeyNamespace       = "io.kubernetes.pod.namespace"
 	KeyServiceAccount  = "io.cilium.k8s.policy.serviceaccount"
 	KeyCluster         = "io.cilium.k8s.policy.cluster"
 	KeyNamespaceLabels = "io.cilium.k8s.namespace.labels" // followed by a dot and the key of the namespace's label
+	KeyPolicy          = "io.cilium.k8s.policy"           // followed by a dot and a property of a policy, in the labels that identify it
 )
 
-const k8sPrefix = endpoint.SourceK8s + ":"
+const k8sPrefix = SourceK8s + ":"
 
 // OfNamespace returns the labels that are known before the Pod object is: cluster and namespace.
 func OfNamespace(cluster, namespace string) map[string]string {
@@ -40,7 +40,7 @@ func OfPod(cluster string, pod *k8s.Pod, namespace *k8s.Namespace) map[string]st
 		}
 	}
 	for key, value := range pod.Labels {
-		if !endpoint.Surrounding(key) {
+		if !Surrounding(key) {
 			add(labels, key, value)
 		}
 	}
@@ -48,7 +48,7 @@ func OfPod(cluster string, pod *k8s.Pod, namespace *k8s.Namespace) map[string]st
 }
 
 func add(labels map[string]string, key, value string) {
-	if _, err := endpoint.ParseLabels([]string{k8sPrefix + key + "=" + value}); err == nil && !strings.Contains(key, "=") {
+	if _, err := Parse([]string{k8sPrefix + key + "=" + value}); err == nil && !strings.Contains(key, "=") {
 		labels[k8sPrefix+key] = value
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
@@ -183,7 +182,7 @@ func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (
 	if !c.clusterwide() {
 		c.stayHome(path, &chosen)
 	}
-	if slices.ContainsFunc(chosen.Requirements, func(r Requirement) bool { return r.Source == endpoint.SourceReserved && r.demands() }) {
+	if slices.ContainsFunc(chosen.Requirements, func(r Requirement) bool { return r.Source == labels.SourceReserved && r.demands() }) {
 		c.policy.add(Problem{Path: path + ".endpointSelector", Reason: ReasonUnsupported,
 			Message: "it asks for a reserved label, which no endpoint has: it selects no endpoint; choose endpoints by labels of their own, " +
 				"or all of them with {}"})

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
 )
 
@@ -103,7 +102,7 @@ func (r *ciliumRule) peerSelector(raw json.RawMessage) (*Selector, error) {
 	for i := range s.Requirements {
 		q := &s.Requirements[i]
 		switch {
-		case q.Source == endpoint.SourceReserved:
+		case q.Source == labels.SourceReserved:
 			reserved.add(q)
 		case q.Source != sourceK8s && q.Source != AnySource:
 		case q.Key == labels.KeyNamespace:

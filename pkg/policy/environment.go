@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/labels"
 )
 
 // Environment contains the inputs of parsing besides the policy's own text.
@@ -66,7 +66,7 @@ func (s *Selector) isAPIServer() bool {
 		return false
 	}
 	r := &s.Requirements[0]
-	return r.Source == endpoint.SourceReserved && r.Key == identity.Name(identity.KubeAPIServer) &&
+	return r.Source == labels.SourceReserved && r.Key == identity.Name(identity.KubeAPIServer) &&
 		(r.Operator == Exists || r.Operator == In && slices.Equal(r.Values, []string{""}))
 }
 

@@ -6,12 +6,11 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-const sourceK8s = endpoint.SourceK8s
+const sourceK8s = labels.SourceK8s
 
 // FromKubernetes parses a NetworkPolicy. It always returns a policy: a rule that cannot be enforced allows nothing and is reported in Problems.
 func FromKubernetes(o *k8s.NetworkPolicy, env Environment) *Policy {

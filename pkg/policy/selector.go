@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
 )
 
 // Selector selects the sets of labels that meet all requirements. The zero value selects every set.
@@ -60,13 +60,13 @@ func (r *Requirement) Matches(labels map[string]string) bool {
 }
 
 // find reports whether the label exists, and whether it has one of the values. With [AnySource], several labels may match.
-func (r *Requirement) find(labels map[string]string) (exists, in bool) {
+func (r *Requirement) find(set map[string]string) (exists, in bool) {
 	if r.Source != AnySource {
-		value, found := labels[r.Source+":"+r.Key]
+		value, found := set[r.Source+":"+r.Key]
 		return found, found && slices.Contains(r.Values, value)
 	}
-	for label, value := range labels {
-		if source, key, _ := strings.Cut(label, ":"); key == r.Key && source != endpoint.SourceReserved {
+	for label, value := range set {
+		if source, key, _ := strings.Cut(label, ":"); key == r.Key && source != labels.SourceReserved {
 			exists = true
 			in = in || slices.Contains(r.Values, value)
 		}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -118,7 +117,7 @@ func (v *View) members(number uint32) (list []uint32) {
 	if v.pods == nil {
 		v.pods = map[string][]*identities.Identity{}
 		for id := range v.Identities.All(v.txn) {
-			if namespace := id.Labels[endpoint.SourceK8s+":"+labels.KeyNamespace]; namespace != "" {
+			if namespace := id.Labels[labels.SourceK8s+":"+labels.KeyNamespace]; namespace != "" {
 				v.pods[namespace], v.pods[""] = append(v.pods[namespace], id), append(v.pods[""], id)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
@@ -76,7 +77,7 @@ func compareRefs(a, b policy.Ref) int {
 
 // refLabels returns the labels with which Cilium identifies a policy.
 func refLabels(ref policy.Ref) []models.Label {
-	const prefix = "io.cilium.k8s.policy."
+	const prefix = labels.KeyPolicy + "."
 	labels := []models.Label{{Source: "k8s", Key: prefix + "derived-from", Value: string(ref.Kind)}, {Source: "k8s", Key: prefix + "name", Value: ref.Name}}
 	if ref.Namespace != "" {
 		labels = append(labels, models.Label{Source: "k8s", Key: prefix + "namespace", Value: ref.Namespace})

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policyexplain"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -158,11 +158,11 @@ func labelStatus(ep *endpoints.Endpoint, relevant []string) models.LabelConfigur
 }
 
 // isDerived reports whether a label comes from Kubernetes and not from a user.
-func isDerived(key string) bool { return endpoint.LabelSource(key) == endpoint.SourceK8s }
+func isDerived(key string) bool { return labels.SourceOf(key) == labels.SourceK8s }
 func isUsers(key string) bool   { return !isDerived(key) }
 
 func labelsFrom(ep *endpoints.Endpoint, take func(key string) bool) []string {
-	return slices.DeleteFunc(endpoint.FormatLabels(ep.Labels), func(label string) bool {
+	return slices.DeleteFunc(labels.Format(ep.Labels), func(label string) bool {
 		key, _, _ := cutLabel(label)
 		return !take(key)
 	})

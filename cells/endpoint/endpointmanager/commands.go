@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
@@ -67,7 +67,7 @@ func show(ep *endpoints.Endpoint) string {
 		fmt.Fprintf(&b, "%s: %s\n", header[i], row[i])
 	}
 	fmt.Fprintf(&b, "PodMAC: %s\nHostMAC: %s\nNetns: %s\n", ep.PodMAC, ep.HostMAC, ep.NetnsPath)
-	for _, label := range endpoint.FormatLabels(ep.Labels) {
+	for _, label := range labels.Format(ep.Labels) {
 		fmt.Fprintf(&b, "Label: %s\n", label)
 	}
 	return b.String()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
@@ -41,7 +42,7 @@ func (m *manager) Create(ctx context.Context, req endpoint.Request) (*endpoints.
 }
 
 func fromRequest(req endpoint.Request) *endpoints.Endpoint {
-	labels, _ := endpoint.ParseLabels(req.Labels) // checked by Validate
+	labels, _ := labels.Parse(req.Labels) // checked by Validate
 	return &endpoints.Endpoint{
 		ContainerID: req.ContainerID, IfName: req.IfName,
 		NetnsPath: req.NetnsPath, NetnsCookie: req.NetnsCookie, NetnsInode: req.NetnsInode,

@@ -62,7 +62,7 @@ func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.P
 	if !found && m.live != nil { // without Kubernetes no row of the namespace arrives
 		missing = "labels of namespace " + ep.K8sNamespace + ", which is not read yet"
 	}
-	return fromPod{endpoint.MergeOtherSources(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
+	return fromPod{labels.MergeOtherSources(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
 }
 
 // unread names the labels that are missing because the pod of an endpoint has no row. Without Kubernetes it returns an empty string once the manifests are
@@ -94,12 +94,12 @@ func (m *manager) podOf(txn statedb.ReadTxn, ep *endpoints.Endpoint) *k8s.Pod {
 
 // SetLabels implements [endpoint.Manager]. It keeps labels of the source k8s, which users cannot change.
 func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, error) {
-	users, err := endpoint.ParseLabels(list)
+	users, err := labels.Parse(list)
 	if err != nil {
 		return nil, fmt.Errorf("set labels: %w: %w", endpoint.ErrInvalid, err)
 	}
 	for key := range users {
-		if endpoint.LabelSource(key) == endpoint.SourceK8s {
+		if labels.SourceOf(key) == labels.SourceK8s {
 			return nil, fmt.Errorf("set labels: %w: labels of the source k8s come from the pod", endpoint.ErrInvalid)
 		}
 	}
@@ -111,7 +111,7 @@ func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, erro
 	}
 	wanted := maps.Clone(users)
 	for key, value := range ep.Labels {
-		if endpoint.LabelSource(key) == endpoint.SourceK8s {
+		if labels.SourceOf(key) == labels.SourceK8s {
 			if wanted == nil {
 				wanted = map[string]string{}
 			}

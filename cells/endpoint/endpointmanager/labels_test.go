@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -50,7 +51,7 @@ func TestLabels_PodLabelsReplaceRequestedK8sLabels(t *testing.T) {
 		"k8s:io.cilium.k8s.namespace.labels.team=a",
 		"k8s:io.cilium.k8s.policy.serviceaccount=sa",
 		"k8s:io.kubernetes.pod.namespace=default", // not the namespace that a label of the pod names
-	}, endpoint.FormatLabels(ep.Labels))
+	}, labels.Format(ep.Labels))
 }
 
 func TestLabels_NoPodOrOtherUID_UsesRequestedLabels(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
@@ -60,7 +59,7 @@ func (m *manager) learnPod(ctx context.Context, ep *endpoints.Endpoint) *k8s.Pod
 		err = errors.New("the API server has another pod of this name, with UID " + pod.UID)
 	}
 	if err != nil {
-		ep.Labels = endpoint.MergeOtherSources(labels.OfNamespace(m.cluster, ep.K8sNamespace), ep.Labels)
+		ep.Labels = labels.MergeOtherSources(labels.OfNamespace(m.cluster, ep.K8sNamespace), ep.Labels)
 		ep.LabelsMissing = fmt.Sprintf("labels of pod %s, which the watch has not delivered: %s", ep.PodName(), err)
 		m.log.Warn("The labels of a new pod are not known yet", "pod", ep.PodName(), "error", err)
 		return nil

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
@@ -219,7 +218,7 @@ func object(id uint32, security map[string]string) *ciliumv2.CiliumIdentity {
 	meta := map[string]string{}
 	for label, value := range security {
 		source, key, _ := strings.Cut(label, ":")
-		if source != endpoint.SourceK8s || strings.HasPrefix(key, labels.KeyNamespaceLabels) ||
+		if source != labels.SourceK8s || strings.HasPrefix(key, labels.KeyNamespaceLabels) ||
 			len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
 			continue
 		}
@@ -258,6 +257,6 @@ func valid(row *cilium.Identity) bool {
 	for key, value := range row.Labels {
 		list = append(list, key+"="+value)
 	}
-	labels, err := endpoint.ParseLabels(list)
+	labels, err := labels.Parse(list)
 	return err == nil && maps.Equal(labels, row.Labels)
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
@@ -181,7 +180,7 @@ func (c *controller) reevaluateFlows() {
 // showClasses updates the rows of changed classes: see [policycompiler.Resolver.ChangedClasses].
 func (c *controller) showClasses(txn statedb.WriteTxn, changed map[uint32]map[string]string) {
 	for number, shared := range changed {
-		row := &policyclasses.Class{Number: number, Labels: shared, Namespace: shared[endpoint.SourceK8s+":"+labels.KeyNamespace]}
+		row := &policyclasses.Class{Number: number, Labels: shared, Namespace: shared[labels.SourceK8s+":"+labels.KeyNamespace]}
 		if shared == nil {
 			_, _, _ = c.ClassTable.Delete(txn, row)
 		} else if _, _, found := c.ClassTable.Get(txn, policyclasses.ByNumber(number)); !found {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
@@ -67,7 +66,7 @@ func (in *inputs) labels(txn statedb.ReadTxn, ep *endpoints.Endpoint) map[string
 		return ep.Labels
 	}
 	namespace, _, _ := in.Namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
-	return endpoint.MergeOtherSources(labels.OfPod(in.env.Cluster, pod, namespace), ep.Labels)
+	return labels.MergeOtherSources(labels.OfPod(in.env.Cluster, pod, namespace), ep.Labels)
 }
 
 func portsOf(list []k8s.ContainerPort) []policy.NamedPort {

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -33,7 +32,7 @@ func extentOf(choice *policy.Selector) extent {
 	widest := ofCluster
 	for _, r := range choice.Requirements {
 		switch {
-		case r.Source != endpoint.SourceK8s && r.Source != policy.AnySource, !sharedInNamespace(r.Key):
+		case r.Source != labels.SourceK8s && r.Source != policy.AnySource, !sharedInNamespace(r.Key):
 			return ofIdentity
 		case r.Key != labels.KeyCluster && (r.Key != labels.KeyNamespace || r.Operator != policy.Exists):
 			widest = ofNamespace
@@ -42,7 +41,7 @@ func extentOf(choice *policy.Selector) extent {
 	return widest
 }
 
-// sharedInNamespace reports whether all pods of a namespace have the same value of a label. Pods cannot set such labels: see [endpoint.Surrounding].
+// sharedInNamespace reports whether all pods of a namespace have the same value of a label. Pods cannot set such labels: see [labels.Surrounding].
 func sharedInNamespace(key string) bool {
 	return key == labels.KeyNamespace || key == labels.KeyCluster || strings.HasPrefix(key, labels.KeyNamespaceLabels+".")
 }
@@ -51,7 +50,7 @@ func sharedInNamespace(key string) bool {
 // namespace has no classes. An identity with a label of another source and a key that namespaces share has none either, because a choice of any source may mean
 // that label.
 func classLabels(number uint32, all map[string]string) (cluster, namespace map[string]string, ok bool) {
-	const inNamespace = endpoint.SourceK8s + ":" + labels.KeyNamespace
+	const inNamespace = labels.SourceK8s + ":" + labels.KeyNamespace
 	if number < identity.ClusterMin || number > identity.ClusterMax || all[inNamespace] == "" {
 		return nil, nil, false
 	}
@@ -59,9 +58,9 @@ func classLabels(number uint32, all map[string]string) (cluster, namespace map[s
 	for label, value := range all {
 		source, key, _ := strings.Cut(label, ":")
 		switch {
-		case source == endpoint.SourceReserved || !sharedInNamespace(key):
+		case source == labels.SourceReserved || !sharedInNamespace(key):
 			continue
-		case source != endpoint.SourceK8s:
+		case source != labels.SourceK8s:
 			return nil, nil, false
 		case key == labels.KeyCluster:
 			cluster[label] = value

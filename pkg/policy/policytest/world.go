@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -103,7 +102,7 @@ func New(seed uint64, size Size) *World {
 }
 
 // Keeps is the label filter of every world.
-func Keeps(label string) bool { return label != endpoint.SourceK8s+":"+HiddenKey }
+func Keeps(label string) bool { return label != labels.SourceK8s+":"+HiddenKey }
 
 func (w *World) pod(r *random, i int, numbers map[string]uint32) Pod {
 	namespace := w.Namespaces[r.IntN(len(w.Namespaces))]

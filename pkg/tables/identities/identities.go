@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
@@ -91,10 +91,10 @@ func (e *EndpointIdentity) Equal(o *EndpointIdentity) bool {
 }
 
 // List returns the labels as "source:key=value", sorted. Reserved labels with an empty value have no "=", the usual notation.
-func List(labels map[string]string) []string {
-	list := make([]string, 0, len(labels))
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		if value := labels[key]; value != "" || endpoint.LabelSource(key) != endpoint.SourceReserved {
+func List(set map[string]string) []string {
+	list := make([]string, 0, len(set))
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		if value := set[key]; value != "" || labels.SourceOf(key) != labels.SourceReserved {
 			key += "=" + value
 		}
 		list = append(list, key)

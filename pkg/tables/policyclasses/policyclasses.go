@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -32,7 +32,7 @@ func (*Class) TableHeader() []string { return []string{"Class", "Namespace", "La
 // TableRow implements statedb.TableWritable.
 func (c *Class) TableRow() []string {
 	return []string{strconv.FormatUint(uint64(c.Number), 10), printable.Text(cmp.Or(c.Namespace, "-")),
-		printable.Text(strings.Join(endpoint.FormatLabels(c.Labels), " "))}
+		printable.Text(strings.Join(labels.Format(c.Labels), " "))}
 }
 
 // String names the pods of the class.

@@ -1,10 +1,11 @@
-package endpoint
+package labels
 
 import (
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -24,8 +25,8 @@ const (
 	maxLabelValue  = 253
 )
 
-// ParseLabels parses labels of the form "source:key=value" into "source:key" -> value; "=value" is optional. It never returns an empty map.
-func ParseLabels(labels []string) (map[string]string, error) {
+// Parse parses labels of the form "source:key=value" into "source:key" -> value; "=value" is optional. It never returns an empty map.
+func Parse(labels []string) (map[string]string, error) {
 	if len(labels) > maxLabels {
 		return nil, fmt.Errorf("labels: %d are set, at most %d are accepted", len(labels), maxLabels)
 	}
@@ -81,10 +82,7 @@ func parseLabel(label string) (key, value string, err error) {
 	return key, value, nil
 }
 
-// KeyNamespace is the key of the label that holds a pod's namespace; it is Cilium's.
-const KeyNamespace = "io.kubernetes.pod.namespace"
-
-// surroundings is the prefix of every other key that only the agent may assign.
+// surroundings is the prefix of the keys that only the agent may assign, except [KeyNamespace].
 const surroundings = "io.cilium.k8s."
 
 // Surrounding reports whether a key, without its source, is reserved for the agent, so that a pod must not set it.
@@ -92,14 +90,14 @@ func Surrounding(key string) bool {
 	return key == KeyNamespace || strings.HasPrefix(key, surroundings)
 }
 
-// LabelSource returns the source of a key that [ParseLabels] returned.
-func LabelSource(key string) string {
+// SourceOf returns the source of a key that [Parse] returned.
+func SourceOf(key string) string {
 	source, _, _ := strings.Cut(key, ":")
 	return source
 }
 
-// FormatLabels is the inverse of [ParseLabels]; the result is sorted.
-func FormatLabels(labels map[string]string) []string {
+// Format is the inverse of [Parse]; the result is sorted.
+func Format(labels map[string]string) []string {
 	list := make([]string, 0, len(labels))
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		list = append(list, key+"="+labels[key])
@@ -110,9 +108,22 @@ func FormatLabels(labels map[string]string) []string {
 // MergeOtherSources copies the labels in have from sources other than k8s into ofPod, and returns the result.
 func MergeOtherSources(ofPod, have map[string]string) map[string]string {
 	for key, value := range have {
-		if LabelSource(key) != SourceK8s {
+		if SourceOf(key) != SourceK8s {
 			ofPod[key] = value
 		}
 	}
 	return ofPod
+}
+
+func isAlnum(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+// clip quotes text of a client, so that a message contains neither terminal escapes nor ten kilobytes.
+func clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return strconv.QuoteToASCII(s)
+	}
+	return strconv.QuoteToASCII(s[:most]) + "..."
 }
