@@ -4,6 +4,6 @@
 // waggle_host. The objects are embedded; compilation at run time is not needed. `go generate` rebuilds them with clang 19 and the headers of Debian's
 // libbpf-dev and linux-libc-dev, and a test compares the result with the committed objects (toolchain.json records the versions of the tools).
 //
-// The headers declare the maps next to the code that reads them, and [MapSpecs] collects them. The agent creates and pins the maps once, and passes them to
+// The headers in lib declare the maps next to the code that reads them, and [MapSpecs] collects them. The agent creates and pins the maps once, and passes them to
 // every program as replacements.
 package bpf

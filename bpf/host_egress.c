@@ -6,15 +6,15 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
-#include "deliver.h"
-#include "drop.h"
-#include "endpoint.h"
-#include "eth.h"
-#include "ipcache.h"
-#include "ipv4.h"
-#include "ipv6.h"
-#include "overlay.h"
-#include "reasons.h"
+#include "lib/deliver.h"
+#include "lib/drop.h"
+#include "lib/endpoint.h"
+#include "lib/eth.h"
+#include "lib/ipcache.h"
+#include "lib/ipv4.h"
+#include "lib/ipv6.h"
+#include "lib/overlay.h"
+#include "lib/reasons.h"
 
 /* towards finds the endpoint with an address of a pod range, or the node that has the address, and sends the packet to it. */
 static __always_inline verdict towards(struct __sk_buff *skb, const struct addr_key *from, const struct addr_key *to, struct observation *seen)

@@ -6,20 +6,20 @@
 #include <linux/pkt_cls.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
-#include "conntrack.h"
-#include "drop.h"
-#include "endpoint.h"
-#include "flow.h"
-#include "ipcache.h"
-#include "l4.h"
-#include "masquerade_maps.h"
-#include "nat.h"
-#include "nat_error.h"
-#include "netdev.h"
-#include "overlay.h"
-#include "reasons.h"
-#include "service_maps.h"
-#include "snat.h"
+#include "lib/conntrack.h"
+#include "lib/drop.h"
+#include "lib/endpoint.h"
+#include "lib/flow.h"
+#include "lib/ipcache.h"
+#include "lib/l4.h"
+#include "lib/masquerade_maps.h"
+#include "lib/nat.h"
+#include "lib/nat_error.h"
+#include "lib/netdev.h"
+#include "lib/overlay.h"
+#include "lib/reasons.h"
+#include "lib/service_maps.h"
+#include "lib/snat.h"
 
 /* is_outside_of_all reports whether an address is neither in the cluster nor one to which pods send under their own addresses. It is a separate function, like
  * others here, because keys need stack space. */

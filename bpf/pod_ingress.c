@@ -7,16 +7,16 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
-#include "drop.h"
-#include "endpoint.h"
-#include "eth.h"
-#include "flow.h"
-#include "ipv4.h"
-#include "ipv6.h"
-#include "nd.h"
-#include "pod_service.h"
-#include "reasons.h"
-#include "track.h"
+#include "lib/drop.h"
+#include "lib/endpoint.h"
+#include "lib/eth.h"
+#include "lib/flow.h"
+#include "lib/ipv4.h"
+#include "lib/ipv6.h"
+#include "lib/nd.h"
+#include "lib/pod_service.h"
+#include "lib/reasons.h"
+#include "lib/track.h"
 
 __attribute__((noinline)) int to_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {

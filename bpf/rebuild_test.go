@@ -53,7 +53,10 @@ func TestObjects_AreBuiltFromTheSources(t *testing.T) {
 func rebuild(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, pattern := range []string{"*.c", "*.h"} {
+	if err := os.Mkdir(filepath.Join(dir, "lib"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range []string{"*.c", "lib/*.h"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("find %s: %d files, %v", pattern, len(files), err)
@@ -173,7 +176,7 @@ func TestHeaders_CompileAlone(t *testing.T) {
 	if _, err := exec.LookPath("clang-19"); err != nil {
 		testnet.Missing(t, "needs the compiler: apt-get install clang-19 libbpf-dev linux-libc-dev")
 	}
-	headers, err := filepath.Glob("*.h")
+	headers, err := filepath.Glob("lib/*.h")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,8 @@
 #include <linux/errno.h>
 #include <linux/in.h>
 #include <bpf/bpf_helpers.h>
-#include "sock_address.h"
-#include "sock_service.h"
+#include "lib/sock_address.h"
+#include "lib/sock_service.h"
 
 #define DENY 0
 #define PROCEED 1

@@ -5,7 +5,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
-#include "sock_list.h"
+#include "lib/sock_list.h"
 
 static __always_inline void list(struct seq_file *seq, void *sk)
 {

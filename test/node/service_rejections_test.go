@@ -176,7 +176,7 @@ func (m *serviceFixture) rejectionsAreLimited(t *testing.T, _ bool) {
 	}
 }
 
-// refusalsInATick is the number of resets and ICMP errors that the datapath sends to clients outside in a tick: reject_rate in bpf/reject.h.
+// refusalsInATick is the number of resets and ICMP errors that the datapath sends to clients outside in a tick: reject_rate in bpf/lib/reject.h.
 const refusalsInATick = 1024
 
 // tickOf returns the current tick of conntrack's clock.

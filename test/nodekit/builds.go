@@ -217,7 +217,7 @@ func hashDatapath(module string) (string, error) {
 		return "", fmt.Errorf("ask for the versions of the compiler's packages: %w", err)
 	}
 	sum.Write(versions)
-	for _, pattern := range []string{"go.sum", "bpf/*.c", "bpf/*.h", "bpf/gen.go", "bpf/internal/*/*.go"} {
+	for _, pattern := range []string{"go.sum", "bpf/*.c", "bpf/lib/*.h", "bpf/gen.go", "bpf/internal/*/*.go"} {
 		paths, err := filepath.Glob(filepath.Join(module, filepath.FromSlash(pattern)))
 		if err != nil {
 			return "", err
@@ -268,9 +268,9 @@ func keep(dir string, files []string) error {
 	return nil
 }
 
-// editFiles rewrites the files of a folder and returns the changed Go files.
+// editFiles rewrites the files of a copy of bpf/ and returns the changed Go files.
 func editFiles(dir string, edit func(name, text string) string) (changed []string, err error) {
-	for _, pattern := range []string{"*.c", "*.h", "layouts.go"} {
+	for _, pattern := range []string{"*.c", "lib/*.h", "layouts.go"} {
 		paths, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return nil, err

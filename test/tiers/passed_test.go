@@ -81,7 +81,7 @@ func TestKept_RerunConditions(t *testing.T) {
 func TestDecidesKube_SourcesAndItsOwnTests(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{
-		"cells/endpoint/ipamallocator/cell.go": true, "bpf/flow.h": true, "bpf/pod_egress_bpfel.o": true, "pkg/install/manifests/agent.yaml": true, "go.sum": true,
+		"cells/endpoint/ipamallocator/cell.go": true, "bpf/lib/flow.h": true, "bpf/pod_egress_bpfel.o": true, "pkg/install/manifests/agent.yaml": true, "go.sum": true,
 		"Makefile": true, "hack/kube-binaries": true, "tools/image/main.go": true, "test/kube/wait.go": true, "test/kube/waggle/order_test.go": true,
 		"test/kube/nodes/testdata/a.yaml": true, ".ci/run": true, "test/tiers/lists.go": true, "test/stamps/stamps.go": true,
 		"cells/endpoint/ipamallocator/cell_test.go": false, "cells/endpoint/ipamallocator/testdata/a.txtar": false, "Documentation/ipam.md": false, "README.md": false,

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
-// protocolState is the protocol that programs on hooks use between each other; see bpf/protocol.h.
+// protocolState is the protocol that programs on hooks use between each other; see bpf/lib/protocol.h.
 type protocolState interface {
 	// Protocol returns the protocol in use; 0 if no agent has set one.
 	Protocol() (uint32, error)

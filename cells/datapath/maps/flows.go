@@ -26,7 +26,7 @@ var errNoResizeState = errors.New("the map " + bpf.MapResizeState + " is not ope
 
 // flowResize is the state of a change of the size of maps of flows. Programs read the same state from the map resize_state.
 //
-// Cells use the pinned map until the change ends, and it has every entry until then; see bpf/resize.h. So an agent that starts during the change finds all
+// Cells use the pinned map until the change ends, and it has every entry until then; see bpf/lib/resize.h. So an agent that starts during the change finds all
 // entries at the pin. A change that the previous run did not end continues as follows:
 //
 //   - [bpf.ResizeBefore]: programs on hooks use the pinned map, whatever map of another size they were loaded for. The change continues under its number, with

@@ -219,7 +219,7 @@ func TestPrivilegedMigrate_MapFull(t *testing.T) {
 	}
 }
 
-// program performs on some keys the operations of programs during a change (resize_update and resize_delete in bpf/resize.h).
+// program performs on some keys the operations of programs during a change (resize_update and resize_delete in bpf/lib/resize.h).
 type program struct {
 	random   *rand.Rand
 	from, to *ebpf.Map

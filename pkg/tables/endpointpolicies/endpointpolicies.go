@@ -16,7 +16,7 @@ import (
 // Policy is a compiled policy in the map: its number and its classes of keys.
 type Policy struct {
 	ID    uint32 `json:"id"`    // 0 drops everything, 1 allows everything
-	Shape uint32 `json:"shape"` // see bpf/policy.h; only these classes are looked up
+	Shape uint32 `json:"shape"` // see bpf/lib/policy.h; only these classes are looked up
 }
 
 // Decision is the policy of one direction.

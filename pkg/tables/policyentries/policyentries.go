@@ -15,7 +15,7 @@ import (
 // Policy is one policy id. Endpoints with the same policies share it. It is never changed in place.
 type Policy struct {
 	ID      uint32 `json:"id"`      // from 2: 0 and 1 need no entries
-	Shape   uint32 `json:"shape"`   // see bpf/policy.h
+	Shape   uint32 `json:"shape"`   // see bpf/lib/policy.h
 	Entries int    `json:"entries"` // in the map policy
 	Ranges  int    `json:"ranges"`  // in the map policy_ranges
 	// Policies are the objects whose rules form the policy, sorted, limited to a few.
