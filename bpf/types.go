@@ -63,11 +63,11 @@ type (
 	// Netdev is a value of netdevs.
 	Netdev = netdevEgressNetdev
 	// Node is a slot of nodes; all zero for an unused id.
-	Node = hostEgressNode
+	Node = podEgressNode
 	// NodeAddr is a value of node_addrs.
-	NodeAddr = hostEgressNodeAddr
+	NodeAddr = podEgressNodeAddr
 	// Overlay is the value of overlay.
-	Overlay = hostEgressOverlay
+	Overlay = podEgressOverlay
 	// Encap is the value of encap.
 	Encap = podEgressEncap
 	// DatapathState is the value of datapath.
