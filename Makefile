@@ -66,7 +66,7 @@ test-race: ## the packages with the most goroutines, under the race detector
 test-kube: packages build image kube-binaries bin/cluster ## tests on a real Kubernetes; needs root
 	@$(RUN_TIERS) kube
 
-# KERNELS_FLAGS='-kernels 6.1 -packages bpf,cells/datapath/loader -run REGEXP' runs a part.
+# KERNELS_FLAGS='-kernels 6.1 -packages bpf/tests,cells/datapath/loader -run REGEXP' runs a part.
 test-kernels: packages ## tests that need a kernel, inside Debian's kernels 6.1 and 6.12 under qemu
 	@KERNELS_FLAGS="$(KERNELS_FLAGS)" $(RUN_TIERS) kernels
 

@@ -18,6 +18,7 @@ const (
 	CtAudited         = podEgressCtFlagCT_AUDITED          // the policies in audit mode would have denied the flow
 	CtByTunnel        = podEgressCtFlagCT_BY_TUNNEL        // the peer is another node and uses the tunnel in both directions
 	CtByVNI           = podEgressCtFlagCT_BY_VNI           // the identity of the peer is the VNI of its packets
+	CtTranslated      = podEgressCtFlagCT_TRANSLATED       // a service or the node's address replaces an address of the flow
 )
 
 // CtPackets returns the number of packets of a flow; bits 48 to 63 of the field are reserved.

@@ -219,7 +219,8 @@ const (
 	VariableSockBindProtection = "sock_bind_protection"
 )
 
-var errUnknownProgram = errors.New("no such program")
+// ErrUnknownProgram is the error of [Load] for a name that no object has.
+var ErrUnknownProgram = errors.New("no such program")
 
 // Programs lists the names of all packet programs.
 func Programs() []string {
@@ -267,7 +268,7 @@ func Load(object string) (*ebpf.CollectionSpec, error) {
 	case L3DevEgress:
 		return withoutLinkHeader(L3DevEgress, NetdevEgress)
 	}
-	return nil, fmt.Errorf("load program %s: %w", object, errUnknownProgram)
+	return nil, fmt.Errorf("load program %s: %w", object, ErrUnknownProgram)
 }
 
 // withoutLinkHeader reads the object of another program for packets that begin with their IP header.

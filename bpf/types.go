@@ -78,6 +78,9 @@ type (
 // [Node]. It is OVERLAY_UNCOMPLETED in overlay.h.
 const OverlayUncompleted = 0x57470001
 
+// Protocol is a version of the data that hooks pass to each other.
+type Protocol = podEgressProtocol
+
 // Data that hooks of this generation can pass to each other; protocol.h describes it.
 const (
 	ProtocolLowest  = uint32(podEgressProtocolPROTOCOL_LOWEST)
@@ -164,6 +167,9 @@ const BackendLocal uint8 = 1
 
 // NatPlace is the place of a translation.
 type NatPlace = podEgressNatPlace
+
+// ServiceFlag is any of the flags of a [Service].
+type ServiceFlag = podEgressServiceFlag
 
 // NatFlag is any of the flags of a translated flow.
 type NatFlag = podEgressNatFlag

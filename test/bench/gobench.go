@@ -54,7 +54,7 @@ func (b *bench) programs(ctx context.Context) error {
 	if err := b.verified(ctx); err != nil {
 		return err
 	}
-	if err := b.goBench(ctx, "./bpf", ".", []figure{
+	if err := b.goBench(ctx, "./bpf/tests", ".", []figure{
 		{"Flow/established/", "ns/packet-net", "per packet, established flow", establishedBudget, nanoseconds},
 		{"Flow/established/", "ns/packet-kernel", "of which the kernel's look-ups and redirect", unlimited, nanoseconds},
 		{"Flow_OneSided/", "ns/packet-net", "per packet", oneSidedBudget, nanoseconds},
@@ -77,7 +77,7 @@ var attribute = regexp.MustCompile(`(?m)^ *=== ATTR +\S+ (verifier|stack):(\S+) 
 
 // verified prints the verifier's figures for each packet program, including its steps. Socket programs are far below all budgets.
 func (b *bench) verified(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, "go", "test", "-count", "1", "-v", "-run", "Programs_(PassTheVerifier|FitTheStackOfLinux61)$", "./bpf").CombinedOutput()
+	out, err := exec.CommandContext(ctx, "go", "test", "-count", "1", "-v", "-run", "Programs_(PassTheVerifier|FitTheStackOfLinux61)$", "./bpf/tests").CombinedOutput()
 	found := attribute.FindAllStringSubmatch(string(out), -1)
 	slices.SortFunc(found, func(x, y []string) int { return slices.Compare(x[1:3], y[1:3]) })
 	for _, f := range found {

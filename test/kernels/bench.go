@@ -21,7 +21,7 @@ import (
 
 // benchmarks lists the benchmarks whose instructions are counted. They report the time per packet of a program, with and without the time of an empty
 // program.
-var benchmarks = suite{pkg: "bpf", kernels: both, benchmarks: "^Benchmark(Prog|Flow)$"}
+var benchmarks = suite{pkg: "bpf/tests", kernels: both, benchmarks: "^Benchmark(Prog|Flow)$"}
 
 // rounds is the number of times that each benchmark runs its two programs, with 60 packets each. The benchmark reports the smallest count.
 const rounds = 25

@@ -56,7 +56,7 @@ func parse(flags *flag.FlagSet, args []string, getenv func(string) string) (opti
 	var o options
 	var format string
 	kernels := flags.String("kernels", "6.1,6.12", "kernels to test, by comma")
-	packages := flags.String("packages", "", "packages to test, by comma, such as bpf,cells/datapath/loader; all of the table if empty")
+	packages := flags.String("packages", "", "packages to test, by comma, such as bpf/tests,cells/datapath/loader; all of the table if empty")
 	flags.StringVar(&o.run, "run", "", "regular expression of the names of tests to run in place of the table's; such a run neither uses nor writes stamps; with -bench, of benchmarks")
 	flags.StringVar(&o.agentBefore, "agent-before", "", "static program: the agent of another revision, for tests Revision_, which change to it and back; such a run neither uses nor writes stamps")
 	flags.BoolVar(&o.all, "all", getenv("WAGGLE_ALL") == "1", "also run suites that have passed unchanged; the default is true if WAGGLE_ALL=1")

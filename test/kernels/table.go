@@ -22,12 +22,12 @@ const agentPrograms = "waggle-agent waggle-cni waggle"
 // suites lists the tests that run on kernels. The oldest kernel runs the tests of verifier, hooks, maps, netlink and sockets; the newer kernel runs the tests
 // of parts that differ there: verifier, tcx, and one run with complete nodes.
 var suites = []suite{
-	{pkg: "bpf", kernels: oldest, tests: "Programs_.*|Maps_.*|Resize_(FlowsAlternateBetweenGenerations|DeletesInBoth|DischargesOnce|OneMapFull_CreatesInNeither)|Conntrack_(Full|ConcurrentEstablish_CountsOnce)|Events_.*|OverlayIngress_.*|EncapProbe|NetdevIngress_DecapsulatesSupportedFamilies|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectMTUExceeded|VNI_.*|LocalOrigin_.*|NetdevEgress_PodsAvoidSocketPorts|NetdevIngress_RepliesAreNoRequestsOfAService|" +
+	{pkg: "bpf/tests", kernels: oldest, tests: "Programs_.*|Maps_.*|Resize_(FlowsAlternateBetweenGenerations|DeletesInBoth|DischargesOnce|OneMapFull_CreatesInNeither)|Conntrack_(Full|ConcurrentEstablish_CountsOnce)|Events_.*|OverlayIngress_.*|EncapProbe|NetdevIngress_DecapsulatesSupportedFamilies|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectMTUExceeded|VNI_.*|LocalOrigin_.*|NetdevEgress_PodsAvoidSocketPorts|NetdevIngress_RepliesAreNoRequestsOfAService|" +
 		"Real_(Datagrams|Streams|TTLExpires|ShortFrames|PagedHeaders|ReplyDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|" +
 		"Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|ConnectedUDP|UnconnectedUDP|" +
 		"ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)", modules: "tun vxlan"},
-	{pkg: "bpf", kernels: newer, tests: "Programs_.*|Maps_.*|Events_.*|EncapProbe"},
+	{pkg: "bpf/tests", kernels: newer, tests: "Programs_.*|Maps_.*|Events_.*|EncapProbe"},
 	{pkg: "cells/datapath/basedevices", kernels: oldest, tests: ".*"},
 	{pkg: "cells/datapath/ctgc", kernels: oldest, tests: ".*"},
 	{pkg: "cells/datapath/ctgc", kernels: newer, tests: "Delete_.*|DeleteAffinity_.*"},
@@ -77,17 +77,17 @@ const (
 
 // omissions lists the tests that do not run on a kernel.
 var omissions = []omission{
-	{"bpf", both, "Nat(Share|Guarantee)_.*|Finish_.*|Conntrack_(A.*|Check.*|Connection.*|D.*|E.*|For.*|Guarantee|I.*|L.*|N.*|O.*|R.*|S.*|T.*|V.*)|Steps_.*|FlowEntry_.*|Fast_.*|Account_.*|Resize_ResultsEqualNoResize|Reject_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(RepliesOf|TheNode|Restores|TheTunnel|Masquerades).*|NetdevIngress_(KeepsTheTunnelForNodes|Decapsulates|DecapsulatesWhenAllHooksAreNew|LeavesTheUnusualToTheDevice|DeliversDirectly|LeavesTheUnusualToTheStack|EstablishedFlowsEnterPodDirectly)|Real_Direct(WithoutOffloads|Errors|IsEvaluated)|Real_EstablishedFlowsEnterPodDirectly|Real_Tunnel(FramesEqualDeviceFrames|WithoutOffloads|MTUExceeded|FallsBackToDevice|Errors)|Service_.*|Services_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
+	{"bpf/tests", both, "Nat(Share|Guarantee)_.*|Finish_.*|Conntrack_(A.*|Check.*|Connection.*|D.*|E.*|For.*|Guarantee|I.*|L.*|N.*|O.*|R.*|S.*|T.*|V.*)|Steps_.*|FlowEntry_.*|Fast_.*|Account_.*|Resize_ResultsEqualNoResize|Reject_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(RepliesOf|TheNode|Restores|TheTunnel|Masquerades).*|NetdevIngress_(KeepsTheTunnelForNodes|Decapsulates|DecapsulatesWhenAllHooksAreNew|LeavesTheUnusualToTheDevice|DeliversDirectly|LeavesTheUnusualToTheStack|EstablishedFlowsEnterPodDirectly)|Real_Direct(WithoutOffloads|Errors|IsEvaluated)|Real_EstablishedFlowsEnterPodDirectly|Real_Tunnel(FramesEqualDeviceFrames|WithoutOffloads|MTUExceeded|FallsBackToDevice|Errors)|Service_.*|Services_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
 		"Fragments|Fragments_.*|Verdict_.*", decision},
-	{"bpf", both, "Real_(ServicesReject|Policy|NoBackend_ErrorToOutsideClient|SpoofedLocalAddress_IsDropped|ClientsOfRemoteBackendsLeaveCapacity|MasqueradeKeepsConnectionsApart|" +
+	{"bpf/tests", both, "Real_(ServicesReject|Policy|NoBackend_ErrorToOutsideClient|SpoofedLocalAddress_IsDropped|ClientsOfRemoteBackendsLeaveCapacity|MasqueradeKeepsConnectionsApart|" +
 		"RepliesKeepPodAddress|SmallerMTUToBackend|FirstDatagramIsTooBig|FirstFragmentIsTooBig|ServicesFromOutside)", decision + "; other tests of the group cover the processing of packets by the kernel"},
-	{"bpf", newer, "Resize_(FlowsAlternateBetweenGenerations|DeletesInBoth|DischargesOnce|OneMapFull_CreatesInNeither)|Conntrack_(Full|ConcurrentEstablish_CountsOnce)", "results of map operations are unchanged since Linux 6.4, as tests on the machine's own kernel show"},
-	{"bpf", newer, "OverlayIngress_.*|NetdevIngress_DecapsulatesSupportedFamilies|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectMTUExceeded|VNI_.*|LocalOrigin_.*|NetdevEgress_PodsAvoidSocketPorts|NetdevIngress_RepliesAreNoRequestsOfAService|Real_(Datagrams|Streams|TTLExpires|ShortFrames|PagedHeaders|ReplyDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
+	{"bpf/tests", newer, "Resize_(FlowsAlternateBetweenGenerations|DeletesInBoth|DischargesOnce|OneMapFull_CreatesInNeither)|Conntrack_(Full|ConcurrentEstablish_CountsOnce)", "results of map operations are unchanged since Linux 6.4, as tests on the machine's own kernel show"},
+	{"bpf/tests", newer, "OverlayIngress_.*|NetdevIngress_DecapsulatesSupportedFamilies|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectMTUExceeded|VNI_.*|LocalOrigin_.*|NetdevEgress_PodsAvoidSocketPorts|NetdevIngress_RepliesAreNoRequestsOfAService|Real_(Datagrams|Streams|TTLExpires|ShortFrames|PagedHeaders|ReplyDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|" +
 		"ConnectedUDP|UnconnectedUDP|ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)",
 		"helpers and socket hooks equal the oldest kernel's and the machine's own kernel's, which run these tests"},
-	{"bpf", both, "Sock_ManySockets", "it measures the cost of many sockets; one socket is enough to test a kernel"},
-	{"bpf", both, "CtNow_.*", "it needs the program unshare; the clock of namespaces is unchanged since Linux 5.6"},
+	{"bpf/tests", both, "Sock_ManySockets", "it measures the cost of many sockets; one socket is enough to test a kernel"},
+	{"bpf/tests", both, "CtNow_.*", "it needs the program unshare; the clock of namespaces is unchanged since Linux 5.6"},
 	{"cells/datapath/basedevices", newer, ".*", unchanged},
 	{"cells/datapath/ctgc", newer, "Pass_.*", "batch operations of maps equal the oldest kernel's"},
 	{"cells/datapath/routereconciler", newer, ".*", unchanged},
@@ -149,9 +149,9 @@ var omissions = []omission{
 	{"test/node", both, "Revision_(ServicesLoseNoPacket|FourNodesUnderTraffic)", "restarts with services took 170 s on an emulated CPU; " + node},
 	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Traffic_BetweenPodsNodeAndOutside sends through the same programs"},
 	{"test/node", both, "Hybrid_.*|Rolling_.*", "packet sockets and route metrics are older than the oldest kernel; pkg/icmpecho and cells/datapath/routereconciler test them there; " + node},
-	{"test/node", both, "Tunnel_.*", "the driver of VXLAN with metadata is older than the oldest kernel, whose helpers for it bpf OverlayIngress_.* calls; " + node},
+	{"test/node", both, "Tunnel_.*", "the driver of VXLAN with metadata is older than the oldest kernel, whose helpers for it bpf/tests OverlayIngress_.* calls; " + node},
 	{"test/node", both, "Policy_.*", decision},
-	{"test/node", both, "Service_.*", decision + "; bpf Real_Services covers services on the oldest kernel, where restarts took 170 s"},
+	{"test/node", both, "Service_.*", decision + "; bpf/tests Real_Services covers services on the oldest kernel, where restarts took 170 s"},
 }
 
 // allowedSkips lists the tests that may skip themselves on a kernel. The list is empty: a test that a kernel cannot run is an omission.

@@ -22,7 +22,7 @@ var permittedSkips = map[string]string{
 // expensive lists the tests that use more than 10 s of CPU time or wait for more than 15 s, each with the reason. Direct subtests need separate rows: a row
 // of the parent does not cover them. A row that ends in /* covers all subtests of a test.
 var expensive = map[string]string{
-	"bpf TestObjects_AreBuiltFromTheSources":                                "compiles every program with clang",
+	"bpf/tests TestObjects_AreBuiltFromTheSources":                          "compiles every program with clang",
 	"cells/identity/identityallocator TestMany_ObjectsOfOtherNodes":         "tens of thousands of label sets, under the race detector",
 	"cells/identity/identityallocator TestMany_WithoutKubernetes":           "tens of thousands of label sets, under the race detector",
 	"cells/identity/identityallocator TestNumbers_SeventyThousandLabelSets": "seventy thousand label sets, under the race detector",

@@ -28,7 +28,7 @@ var special = map[string]struct{ tier, reason string }{
 	"test/nodekit":      {"node", "the kit of test/node"},
 	"test/nodekit/load": {"node", "the load generator of test/node"},
 	"api/v1":            {"machine", "runs the generator of the API's code"},
-	"bpf":               {"machine", "compiles C and loads programs"},
+	"bpf/tests":         {"machine", "compiles C and loads programs"},
 	"cmd/waggle-agent":  {"machine", "starts its test program as an agent"},
 	"cni":               {"machine", "starts the plugin as a process"},
 	"test/conventions":  {"machine", "runs git and go, and reads the whole tree"},
