@@ -25,8 +25,8 @@ import (
 var stages = map[string]time.Duration{
 	"apiserver.(*listener).stop":       1500 * time.Millisecond, // cells/agent/apiserver: TestDrain_IsBounded
 	"basedevices.newKernel.func":       0,
-	"desiredroutes.newKernel.func":     0,
-	"devices.newKernel.func":           0,
+	"routereconciler.newKernel.func":   0,
+	"deviceobserver.newKernel.func":    0,
 	"endpointmanager.registerReplay.f": 0,
 	"linkreaper.newKernel.func":        0,
 	"loader.(*generation).stop":        0,

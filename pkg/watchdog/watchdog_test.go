@@ -209,7 +209,7 @@ func TestMonitor_ReportsStalls(t *testing.T) {
 		"a write transaction": {func(w *world) func() {
 			txn := w.db.WriteTxn(w.table)
 			return txn.Abort
-		}, "table combs cannot be written: a write transaction of pkg/heartbeat_test.", 12 * time.Second},
+		}, "table combs cannot be written: a write transaction of pkg/watchdog_test.", 12 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

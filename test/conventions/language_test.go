@@ -63,8 +63,8 @@ func TestLanguage_UsesNoIdioms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{"Documentation", "Documentation/cells"} {
-		more, err := filepath.Glob(filepath.Join(root(t), dir, "*.md"))
+	for _, pattern := range []string{"Documentation/*.md", "Documentation/cells/*.md", "Documentation/cells/*/*.md"} {
+		more, err := filepath.Glob(filepath.Join(root(t), pattern))
 		if err != nil {
 			t.Fatal(err)
 		}

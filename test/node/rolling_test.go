@@ -221,7 +221,7 @@ func TestPrivilegedRolling_NativeToTunnelAndBack(t *testing.T) {
 // Agents of a release that publishes nothing about its receive paths connect two nodes by routes. Their update to agents with a tunnel loses no packet.
 func TestPrivilegedRolling_FromReleaseWithoutReceivePaths(t *testing.T) {
 	t.Parallel()
-	silent := agentWith(t, edited(t, filepath.Join("cells", "ciliumnode", "wanted.go"), `; receives != ""`, `; receives == "nothing"`))
+	silent := agentWith(t, edited(t, filepath.Join("cells", "node", "ciliumnode", "wanted.go"), `; receives != ""`, `; receives == "nothing"`))
 	for _, c := range []struct {
 		name    string
 		args    []string

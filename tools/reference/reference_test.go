@@ -35,7 +35,7 @@ func TestTables_HaveAWriter(t *testing.T) {
 	if rows < 20 {
 		t.Errorf("only %d tables", rows)
 	}
-	if !strings.Contains(pages["Documentation/tables.md"], "| `health` | node, cluster | health |") {
+	if !strings.Contains(pages["Documentation/tables.md"], "| `health` | node, cluster | healthreport |") {
 		t.Error("the table health is not attributed to its cell")
 	}
 }

@@ -34,10 +34,10 @@ func findWriters(root string) (map[string]string, error) {
 		fn   func(dir string, f *ast.File)
 	}{
 		{"pkg/tables/*/*.go", func(dir string, f *ast.File) { collect(dir, f, names) }},
-		{"cells/*/*.go", func(dir string, f *ast.File) { collect(dir, f, names) }},
-		{"cells/*/*/*.go", func(dir string, f *ast.File) { collect(dir, f, names) }}, // of cells that have outgrown their folder
-		{"cells/*/*.go", func(dir string, f *ast.File) { attribute(dir, f, names, writers) }},
+		{"cells/*/*/*.go", func(dir string, f *ast.File) { collect(dir, f, names) }},
+		{"cells/*/*/*/*.go", func(dir string, f *ast.File) { collect(dir, f, names) }}, // of cells that have outgrown their folder
 		{"cells/*/*/*.go", func(dir string, f *ast.File) { attribute(dir, f, names, writers) }},
+		{"cells/*/*/*/*.go", func(dir string, f *ast.File) { attribute(dir, f, names, writers) }},
 	} {
 		files, err := filepath.Glob(filepath.Join(root, pass.glob))
 		if err != nil {
@@ -90,7 +90,7 @@ func attribute(dir string, f *ast.File, names map[constructor]string, writers ma
 		}
 		imports[name] = local
 	}
-	cell := strings.Split(dir, "/")[1]
+	cell := strings.Split(dir, "/")[2] // cells/DOMAIN/CELL
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.SelectorExpr:

@@ -12,7 +12,7 @@ import (
 // The page on the datapath lists every reason of the programs with its text, and no other reason.
 func TestReason_Documented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../Documentation/datapath.md")
+	page, err := os.ReadFile("../../../Documentation/datapath.md")
 	if err != nil {
 		t.Fatal(err)
 	}
