@@ -30,11 +30,11 @@ var Cluster = cell.Group(
 	liveness.Transactions,
 	k8sclient.Cell,
 	leaderelection.Cell,
+	policystatus.Cell,
+	servicestatus.Cell,
 	clusterpool.Cell,
 	endpointgc.Cell,
 	identitygc.Cell,
 	ciliumendpointslices.Cell,
-	policystatus.Cell,
-	servicestatus.Cell,
 	clusterhealthz.Cell,
 )

@@ -1,4 +1,4 @@
-// Package daemon composes the agent from cells. The execution order follows from the initialization of tables, not from the order of these lists.
+// Package daemon composes the agent from cells, by domain. The execution order follows from the initialization of tables, not from the order of these lists.
 package daemon
 
 import (
@@ -68,8 +68,13 @@ import (
 // Agent lists the cells of the node role.
 var Agent = cell.Group(
 	Infrastructure,
-	ControlPlane,
+	Endpoint,
+	Identity,
+	Policy,
+	Service,
+	Node,
 	Datapath,
+	Kubernetes,
 	Interfaces,
 )
 
@@ -88,61 +93,82 @@ var Infrastructure = cell.Group(
 	crdcheck.Cell,
 )
 
-// ControlPlane lists the cells that convert Kubernetes objects, CNI requests and files into desired rows.
-var ControlPlane = cell.Group(
-	k8stables.Cell,
-	nodecidr.Cell,
+// Endpoint lists the domain endpoint, which attaches pods: their addresses, links and states.
+var Endpoint = cell.Group(
 	ipamallocator.Cell,
-	localnodecontroller.Cell,
-	nodelist.Cell,
-	nodeidallocator.Cell,
-	ciliumnode.Cell,
 	endpointmanager.Cell,
-	identityallocator.Cell,
-	policymaps.Cell,
-	servicecontroller.Cell,
+	endpointmaps.Cell,
 	endpointstate.Cell,
 	ciliumendpoints.Cell,
 	unmanagedpodfinder.Cell,
-	selftest.Cell,
+	podmtu.Cell,
+	linkreaper.Cell,
+)
+
+// Identity lists the domain identity, which assigns security identities to labels and addresses.
+var Identity = cell.Group(
+	identityallocator.Cell,
+	ipcachemaps.Cell,
+	synchostips.Cell,
+)
+
+// Policy lists the domain policy, which compiles network policies into the entries of the maps.
+var Policy = cell.Group(
+	policymaps.Cell,
+)
+
+// Service lists the domain service, which balances services: at packets and at sockets.
+var Service = cell.Group(
+	servicecontroller.Cell,
+	servicemaps.Cell,
+	socketlb.Cell,
+	sockterm.Cell,
+)
+
+// Node lists the domain node, which knows this node and the other nodes of the cluster.
+var Node = cell.Group(
+	nodecidr.Cell,
+	localnodecontroller.Cell,
+	nodeaddressfinder.Cell,
+	nodelist.Cell,
+	nodeidallocator.Cell,
+	nodemaps.Cell,
+	noderoutes.Cell,
+	ciliumnode.Cell,
 	k8snode.Cell,
 )
 
-// Datapath lists the cells that observe the kernel and write desired rows into it.
+// Datapath lists the domain datapath, which observes the kernel, and writes links, routes, maps and programs.
 var Datapath = cell.Group(
 	deviceobserver.Cell,
-	nodeaddressfinder.Cell,
 	mtu.Cell,
-	podmtu.Cell,
 	basedevices.Cell,
 	routereconciler.Cell,
-	noderoutes.Cell,
 	overlay.Cell,
 	sysctl.Cell,
 	maps.Cell,
-	ipcachemaps.Cell,
-	nodemaps.Cell,
-	endpointmaps.Cell,
-	synchostips.Cell,
 	ipmasqagent.Cell,
 	masquerademaps.Cell,
-	servicemaps.Cell,
-	socketlb.Cell,
 	loader.Cell,
 	ctgc.Cell,
-	sockterm.Cell,
-	linkreaper.Cell,
 	nodefirewall.Cell,
 	neighborlimitcheck.Cell,
 	monitor.Cell,
 )
 
-// Interfaces lists the cells with external interfaces. They are last, so that their start hooks run after all others.
+// Kubernetes lists the domain kubernetes, which reads the objects of Kubernetes.
+var Kubernetes = cell.Group(
+	k8stables.Cell,
+)
+
+// Interfaces lists the domain agent, except the cells of Infrastructure, and the cells of other domains that reply to requests from outside. They are last, so
+// that their start hooks run after all others.
 var Interfaces = cell.Group(
-	healthz.Cell,
 	servicehealth.Cell,
 	nodehealthprober.Cell,
 	pathtest.Cell,
+	selftest.Cell,
+	healthz.Cell,
 	shell.Cell,
 	apiserver.Cell,
 	cniconf.Cell,
