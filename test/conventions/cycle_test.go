@@ -26,7 +26,7 @@ var contributions = map[string]string{
 	"pkg/tables/sysctls.Writer":          "pkg/tables/sysctls.Setting",
 }
 
-// statuses are the rows whose owner does not read what another cell adds: services computes frontends and decides nothing by their statuses.
+// statuses are the rows whose owner does not read what another cell adds: servicecontroller computes frontends and decides nothing by their statuses.
 const statuses = "pkg/tables/frontends.Frontend"
 
 // edge is a table, by the type of its rows, that a cell writes and another one reads.
@@ -84,14 +84,14 @@ func TestCycle_PageNamesItsCellsAndEdges_Finds(t *testing.T) {
 	const tables = module + "pkg/tables/"
 	var all []file
 	for dir, source := range map[string]string{
-		"cells/a":    `import x "` + tables + `x"; type params struct { T statedb.RWTable[*x.Row]; U statedb.Table[y] }; type y = int`,
-		"cells/b":    `import "` + tables + `x"; import "` + tables + `z"; func run(in statedb.Table[*x.Row], out statedb.RWTable[z.Row]) {}`,
-		"cells/c":    `import "` + module + `pkg/both"; type params struct { both.Tables }`,
-		"cells/d":    `import "` + tables + `sysctls"; type params struct { W sysctls.Writer }`,
-		"cells/e":    `import "` + tables + `sysctls"; import "` + tables + `w"; type params struct { T statedb.RWTable[*sysctls.Setting]; W statedb.RWTable[w.Row] }`,
-		"cells/f":    `import "` + tables + `x"; type params struct { T statedb.Table[*x.Row] }`,
-		"pkg/both":   `import "` + tables + `w"; import "` + tables + `z"; type Tables struct { W statedb.Table[w.Row]; Z statedb.Table[z.Row] }`,
-		"cells/a/in": `import "` + tables + `z"; type params struct { Z statedb.Table[z.Row] }`,
+		"cells/domain/a":    `import x "` + tables + `x"; type params struct { T statedb.RWTable[*x.Row]; U statedb.Table[y] }; type y = int`,
+		"cells/domain/b":    `import "` + tables + `x"; import "` + tables + `z"; func run(in statedb.Table[*x.Row], out statedb.RWTable[z.Row]) {}`,
+		"cells/domain/c":    `import "` + module + `pkg/both"; type params struct { both.Tables }`,
+		"cells/domain/d":    `import "` + tables + `sysctls"; type params struct { W sysctls.Writer }`,
+		"cells/domain/e":    `import "` + tables + `sysctls"; import "` + tables + `w"; type params struct { T statedb.RWTable[*sysctls.Setting]; W statedb.RWTable[w.Row] }`,
+		"cells/domain/f":    `import "` + tables + `x"; type params struct { T statedb.Table[*x.Row] }`,
+		"pkg/both":          `import "` + tables + `w"; import "` + tables + `z"; type Tables struct { W statedb.Table[w.Row]; Z statedb.Table[z.Row] }`,
+		"cells/domain/a/in": `import "` + tables + `z"; type params struct { Z statedb.Table[z.Row] }`,
 	} {
 		f := parse(t, "package p\n"+source)
 		f.dir, f.path = dir, dir+"/a.go"
@@ -143,7 +143,7 @@ func cellsOfAgent(all []file) (cells []string) {
 			continue
 		}
 		for _, name := range importsOf(f) {
-			if cell, found := strings.CutPrefix(name, module+"cells/"); found {
+			if cell := cellOf(strings.TrimPrefix(name, module)); cell != "" {
 				cells = append(cells, cell)
 			}
 		}
@@ -162,9 +162,8 @@ func tableGraph(all []file, cells []string) map[edge][]string {
 	}
 	structs := structsWithTables(all)
 	for _, f := range all {
-		below, isCell := strings.CutPrefix(f.dir, "cells/")
-		cell, _, _ := strings.Cut(below, "/")
-		if f.test() || !isCell || !slices.Contains(cells, cell) {
+		cell := cellOf(f.dir)
+		if f.test() || !slices.Contains(cells, cell) {
 			continue
 		}
 		for _, use := range tableUses(f, f.syntax) {

@@ -108,6 +108,14 @@ func TestPackages_HaveDistinctNames(t *testing.T) {
 	}
 }
 
+// cellOf returns the name of the cell that a folder belongs to; "" outside of cells/DOMAIN/CELL.
+func cellOf(dir string) string {
+	if parts := strings.Split(dir, "/"); parts[0] == "cells" && len(parts) >= 3 {
+		return parts[2]
+	}
+	return ""
+}
+
 // folders lists the folders in a folder, sorted.
 func folders(t *testing.T, dir string) (names []string) {
 	t.Helper()

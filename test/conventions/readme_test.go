@@ -80,11 +80,11 @@ func flagNames(list string) (names []string) {
 	return names
 }
 
-// cellNames returns the folders below cells/ from which a file of package daemon takes cells.
+// cellNames returns the cells that a file of package daemon takes from their folders.
 func cellNames(f file) (names []string) {
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
 		if s, ok := n.(*ast.SelectorExpr); ok {
-			if name, ok := strings.CutPrefix(f.resolve(s).dir, "cells/"); ok && !slices.Contains(names, name) {
+			if name := cellOf(f.resolve(s).dir); name != "" && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

@@ -55,7 +55,7 @@ func TestCells_CommentsListTheirTables(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(cells)) {
 		for _, wrong := range index.wrong(cells[name]) {
-			t.Errorf("cells/%s: the package comment %s", name, wrong)
+			t.Errorf("cell %s: the package comment %s", name, wrong)
 		}
 	}
 }
@@ -100,7 +100,7 @@ type Writer interface { Add() }`
 		"contribution not listed": {"Tables in: none. Tables out: none.", "type p struct { w sysctls.Writer }", 1},
 		"no such type":            {"Tables in: those of [hive.Comb]. Tables out: none.", "", 1},
 	} {
-		code := at("cells/cell/a.go", "// Package cell is a cell. "+tc.comment+"\n"+imports+tc.code)
+		code := at("cells/domain/cell/a.go", "// Package cell is a cell. "+tc.comment+"\n"+imports+tc.code)
 		index := indexTables(append(slices.Clone(common), code))
 		if got := index.wrong(cellsOf([]file{code})["cell"]); len(got) != tc.want {
 			t.Errorf("%s: found %q, want %d", name, got, tc.want)
@@ -128,8 +128,8 @@ type declaration struct {
 func cellsOf(all []file) map[string][]file {
 	cells := map[string][]file{}
 	for _, f := range all {
-		if parts := strings.Split(f.dir, "/"); parts[0] == "cells" && len(parts) > 1 && !f.test() {
-			cells[parts[1]] = append(cells[parts[1]], f)
+		if cell := cellOf(f.dir); cell != "" && !f.test() {
+			cells[cell] = append(cells[cell], f)
 		}
 	}
 	return cells
@@ -319,7 +319,7 @@ func (x *tableIndex) addTables(to map[string]bool, rows map[symbol]bool, own map
 func (x *tableIndex) wrong(cell []file) (all []string) {
 	var comments []string
 	for _, f := range cell {
-		if f.syntax.Doc != nil && len(strings.Split(f.dir, "/")) == 2 {
+		if f.syntax.Doc != nil && len(strings.Split(f.dir, "/")) == 3 { // not of a folder inside of the cell's
 			comments = append(comments, f.syntax.Doc.Text())
 		}
 	}
