@@ -23,7 +23,7 @@ func (m *Machine) routes() (found []Object, err error) {
 		if r.Dst != nil {
 			to = r.Dst.String()
 		}
-		found = append(found, Object{Name: to, Owner: "cell desiredroutes", Proof: protocolProof,
+		found = append(found, Object{Name: to, Owner: "cell routereconciler", Proof: protocolProof,
 			Note: fmt.Sprintf("table %d, by %s", r.Table, m.device(r.LinkIndex)),
 			remove: func() error {
 				if err := m.netlink.RouteDel(&r); err != nil && !rtnl.IsGone(err) {
@@ -50,7 +50,7 @@ func (m *Machine) rules() (found []Object, err error) {
 			continue
 		}
 		family := map[int]string{netlink.FAMILY_V4: "IPv4", netlink.FAMILY_V6: "IPv6"}[r.Family]
-		found = append(found, Object{Name: fmt.Sprintf("%s rule %d", family, r.Priority), Owner: "cell desiredroutes", Proof: protocolProof,
+		found = append(found, Object{Name: fmt.Sprintf("%s rule %d", family, r.Priority), Owner: "cell routereconciler", Proof: protocolProof,
 			Note: fmt.Sprintf("table %d", r.Table),
 			remove: func() error {
 				if err := m.netlink.RuleDel(&r); err != nil && !rtnl.IsGone(err) {

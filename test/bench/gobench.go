@@ -100,7 +100,7 @@ func (b *bench) verified(ctx context.Context) error {
 	return nil
 }
 
-// compiler measures the compilation of policies to entries. Only cell policy uses the compiler.
+// compiler measures the compilation of policies to entries. Only cell policymaps uses the compiler.
 func (b *bench) compiler(ctx context.Context) error {
 	if err := b.goBench(ctx, "./pkg/policy/policycompiler", "Resolve|OneIdentity|AllPods|OnePolicy|Memory", []figure{
 		{"Resolve/", "ns/op", "3,000 rules, 1,000 identities", resolveBudget, durations},

@@ -16,7 +16,7 @@ import (
 )
 
 // TestRelabel_RevokedAccess_IsCut: pods lose the label by which a policy allows them. The project promises 3 s from the change of the pod to the end of
-// its access. This test covers the part from the labels of the endpoint to the slot in the kernel, which takes the grace period of the cell identity, 1 s,
+// its access. This test covers the part from the labels of the endpoint to the slot in the kernel, which takes the grace period of the cell identityallocator, 1 s,
 // and no other delay. The parts before take up to 20 ms from the event to its table (k8s-tables) and 50 ms to the endpoint's row (endpoint-manager). After
 // the slot the maps are written without a delay (endpoint-maps). Each of these parts has a test of its own.
 func TestRelabel_RevokedAccess_IsCut(t *testing.T) {

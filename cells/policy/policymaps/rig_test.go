@@ -133,7 +133,7 @@ func (k *watchedKernel) verdict(policy, peer uint32) (allowed bool) {
 	return allowed
 }
 
-// agent is one run of the cells identity and policy, with the tables around them.
+// agent is one run of the cells identityallocator and policymaps, with the tables around them.
 type agent struct {
 	cell.In
 

@@ -38,7 +38,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// whole is the path of services from the rows of Kubernetes to real maps: the cell services and this cell, as in the agent.
+// whole is the path of services from the rows of Kubernetes to real maps: the cell servicecontroller and this cell, as in the agent.
 type whole struct {
 	*testing.B
 	wholeTables
