@@ -84,7 +84,7 @@ func (s *s) later() { s.mu.Lock(); defer s.mu.Unlock(); go s.hook() }
 	}
 	info := newInfo()
 	_, imports := listed(t, fset, "sync")
-	pkg, err := (&types.Config{Importer: imports}).Check(module+"cells/cell", fset, []*ast.File{f}, info)
+	pkg, err := (&types.Config{Importer: imports}).Check(module+"cells/domain/cell", fset, []*ast.File{f}, info)
 	if err != nil {
 		t.Fatal(err)
 	}
