@@ -238,18 +238,6 @@ type netdevIngressIpcacheEntry struct {
 	Pad      uint8
 }
 
-type netdevIngressRoute struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Mtu     uint32
-	Hop     struct {
-		_        structs.HostLayout
-		NhFamily uint32
-		Ipv4Nh   uint32
-		_        [12]byte
-	}
-}
-
 type netdevIngressLpmKey struct {
 	_         structs.HostLayout
 	Prefixlen uint32
@@ -435,6 +423,18 @@ type netdevIngressRate struct {
 	_     structs.HostLayout
 	Tick  uint32
 	Count uint32
+}
+
+type netdevIngressRoute struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Mtu     uint32
+	Hop     struct {
+		_        structs.HostLayout
+		NhFamily uint32
+		Ipv4Nh   uint32
+		_        [12]byte
+	}
 }
 
 type netdevIngressService struct {

@@ -273,18 +273,6 @@ type podEgressIpcacheEntry struct {
 	Pad      uint8
 }
 
-type podEgressRoute struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Mtu     uint32
-	Hop     struct {
-		_        structs.HostLayout
-		NhFamily uint32
-		Ipv4Nh   uint32
-		_        [12]byte
-	}
-}
-
 type podEgressLpmKey struct {
 	_         structs.HostLayout
 	Prefixlen uint32
@@ -500,6 +488,18 @@ type podEgressRate struct {
 	_     structs.HostLayout
 	Tick  uint32
 	Count uint32
+}
+
+type podEgressRoute struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Mtu     uint32
+	Hop     struct {
+		_        structs.HostLayout
+		NhFamily uint32
+		Ipv4Nh   uint32
+		_        [12]byte
+	}
 }
 
 type podEgressService struct {
