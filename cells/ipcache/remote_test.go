@@ -3,6 +3,7 @@ package ipcache
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/statedb"
@@ -228,8 +229,13 @@ func TestRemote_NodeChange_AffectsOnlyItsAddresses(t *testing.T) {
 	require.Zero(t, decide(&labelled, false), "what says nothing of pods")
 	moved := *last
 	moved.Addresses = []nodetable.Address{{Type: nodetable.InternalIP, Addr: netip.MustParseAddr("172.31.0.1")}}
-	require.Equal(t, each, decide(&moved, false), "its pods name another address")
+	require.Equal(t, each, decide(&moved, false), "its pods name its previous address")
+	require.Equal(t, (nodes+1)*each, rows(), "they stay while no node has that address")
+	other := *nodeRow(nodes - 1)
+	other.Addresses = append(slices.Clone(other.Addresses), last.Addresses...)
+	require.Equal(t, each, decide(&other, false), "a neighbour gets that address")
 	require.Equal(t, nodes*each, rows())
+	decide(nodeRow(nodes-1), false)
 	wider := *last
 	wider.CIDRs = []netip.Prefix{cidr(nodes), cidr(nodes - 1)}
 	require.Equal(t, 2*each, decide(&wider, false), "it returns, and claims the range of a neighbour")
