@@ -40,7 +40,7 @@ func TestHostOf_LabelAndAddressMustAgree(t *testing.T) {
 		want string
 	}{
 		{one, "", "a"}, {one, "a", "a"}, {one, "b", ""}, {two, "b", "b"}, {netip.Addr{}, "b", "b"}, {netip.Addr{}, "", ""}, {netip.MustParseAddr("192.0.2.9"), "", ""},
-		{netip.MustParseAddr("192.0.2.9"), "a", ""},
+		{netip.MustParseAddr("192.0.2.9"), "a", "a"},
 	} {
 		require.Equal(t, c.want, x.HostOf(cilium.NewEndpoint(cilium.EndpointFields{Node: c.node, Host: c.host})), "%+v", c)
 	}

@@ -34,18 +34,18 @@ func Run(ctx context.Context, db *statedb.DB, o Options, round func(*Round) erro
 		limit = rate.Every(o.Pause)
 	}
 	limiter := rate.NewLimiter(limit, 1)
-	for full := true; limiter.Wait(ctx) == nil; {
+	limiter.Allow() // the first round begins at once, even if ctx has ended
+	for full := true; ; {
 		r := &Round{Txn: watchdog.Snapshot(ctx, db, o.Tables...), Changed: statedb.NewWatchSet(), Full: full, within: o.Interval}
 		if err := round(r); err != nil {
 			return err
 		}
 		r.Txn = nil // a snapshot keeps deleted rows of all tables in memory
 		full = !r.wait(ctx, o.Settle)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || limiter.Wait(ctx) != nil {
 			return nil
 		}
 	}
-	return nil
 }
 
 // errHolds ends the loop of [Await].

@@ -3,6 +3,7 @@ package ipcachemaps
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/statedb"
@@ -228,8 +229,13 @@ func TestRemote_NodeChange_AffectsOnlyItsAddresses(t *testing.T) {
 	require.Zero(t, decide(&labelled, false), "what says nothing of pods")
 	moved := *last
 	moved.Addresses = []nodes.Address{{Type: nodes.InternalIP, Addr: netip.MustParseAddr("172.31.0.1")}}
-	require.Equal(t, each, decide(&moved, false), "its pods name another address")
+	require.Equal(t, each, decide(&moved, false), "its pods name its previous address")
+	require.Equal(t, (count+1)*each, rows(), "they stay while no node has that address")
+	other := *nodeRow(count - 1)
+	other.Addresses = append(slices.Clone(other.Addresses), last.Addresses...)
+	require.Equal(t, each, decide(&other, false), "a neighbour gets that address")
 	require.Equal(t, count*each, rows())
+	decide(nodeRow(count-1), false)
 	wider := *last
 	wider.CIDRs = []netip.Prefix{cidr(count), cidr(count - 1)}
 	require.Equal(t, 2*each, decide(&wider, false), "it returns, and claims the range of a neighbour")

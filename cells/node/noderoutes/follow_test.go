@@ -165,6 +165,7 @@ func TestRouting_MatchesFullRead(t *testing.T) {
 				if run%3 == 0 {
 					r.limit = 4 // the covers exceed this limit in some rounds
 				}
+				held := map[string]bool{} // routes of the previous run in the kernel take precedence over these
 				for i := range 300 {
 					complete := i >= 100
 					now := r.set(func(txn statedb.WriteTxn) {
@@ -188,12 +189,20 @@ func TestRouting_MatchesFullRead(t *testing.T) {
 					r.table.broken = random.IntN(8) == 0
 					calls := r.table.calls
 					idle := r.synced && complete && len(r.put)+len(r.remove) == 0
+					left := r.left()
+					for key := range r.put {
+						route := r.routes[key]
+						gateway, found := left[kernelKey(route)]
+						held[key] = found && route.Gw.IsValid() && gateway != route.Gw
+					}
 					if err := r.routing.write(complete); err == nil && complete {
 						require.Equal(t, whole.routes, r.table.routes, "round %d", i)
 						require.True(t, r.table.replaced)
 					} else if err == nil {
 						for key, route := range whole.routes {
-							require.Equal(t, route, r.table.routes[key])
+							if !held[key] {
+								require.Equal(t, route, r.table.routes[key])
+							}
 						}
 						require.False(t, r.table.replaced)
 					}
