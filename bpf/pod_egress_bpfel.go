@@ -167,6 +167,79 @@ type podEgressEndpointRef struct {
 	Flags uint32
 }
 
+type podEgressFlow struct {
+	_    structs.HostLayout
+	From podEgressAddrKey
+	To   podEgressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+	End               uint32
+	Datagram          uint32
+	At                uint16
+	InnerAt           uint16
+	Fragment          uint8
+	Family            uint8
+	Direction         uint8
+	Hops              uint8
+	Self              uint16
+	Peer              uint16
+	PeerIdentity      uint32
+	Check             uint32
+	Epochs            uint32
+	LocalEpochs       uint32
+	Second            uint8
+	Known             uint8
+	Table             uint8
+	Path              uint8
+	PeerDenied        uint8
+	Foreign           uint8
+	Service           uint8
+	Midstream         uint8
+	Tunnelled         uint8
+	ByTunnel          uint8
+	ByVni             uint8
+	_                 [1]byte
+	TunnelledIdentity uint32
+	_                 [4]byte
+	Key               struct {
+		_  structs.HostLayout
+		V4 podEgressCtKey4
+		_  [24]byte
+	}
+	Entry          podEgressCtEntry
+	VerdictContext struct {
+		_         structs.HostLayout
+		Peer      podEgressAddrKey
+		Identity  uint32
+		Port      uint16
+		Protocol  uint8
+		Direction uint8
+		Fresh     uint8
+		Audited   uint8
+		Pad       [2]uint8
+	}
+	Lookup struct {
+		_        structs.HostLayout
+		Policy   uint32
+		Shape    uint32
+		Identity uint32
+		Peer     podEgressAddrKey
+		Port     uint16
+		Protocol uint8
+		Outside  uint8
+		Match    uint32
+		Found    int32
+	}
+	_ [4]byte
+}
+
 type podEgressFragEntry struct {
 	_     structs.HostLayout
 	Sport uint16
@@ -303,6 +376,48 @@ const (
 	podEgressNatTotalNAT_TOTALS  podEgressNatTotal = 2
 )
 
+type podEgressNatWork struct {
+	_      structs.HostLayout
+	Key    podEgressNatKey6
+	Entry  podEgressNatEntry6
+	Twin   podEgressNatKey6
+	Reply  podEgressNatEntry6
+	Other  podEgressNatKey6
+	Found  podEgressNatEntry6
+	Key4   podEgressNatKey4
+	Entry4 podEgressNatEntry4
+	Was    [32]uint8
+	Is     [32]uint8
+	Choice struct {
+		_        structs.HostLayout
+		Key      podEgressServiceKey
+		Internal uint32
+		Hash     uint32
+		Client   podEgressAffinityKey
+		Service  podEgressService
+		Id       uint32
+		Backend  podEgressBackend
+	}
+	From podEgressAddrKey
+	To   podEgressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+}
+
+type podEgressNetdev struct {
+	_     structs.HostLayout
+	Ipv4  uint32
+	Flags uint32
+	Ipv6  [16]uint8
+}
+
 type podEgressNode struct {
 	_              structs.HostLayout
 	Mode           uint8
@@ -368,6 +483,24 @@ const (
 	podEgressProtocolPROTOCOL_LOWEST  podEgressProtocol = 1
 	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 4
 )
+
+type podEgressRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Count uint32
+}
+
+type podEgressRoute struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Mtu     uint32
+	Hop     struct {
+		_        structs.HostLayout
+		NhFamily uint32
+		Ipv4Nh   uint32
+		_        [12]byte
+	}
+}
 
 type podEgressService struct {
 	_          structs.HostLayout
