@@ -55,7 +55,7 @@ func TestChoose_TableOrCommandLine(t *testing.T) {
 		}
 		return pkgs
 	}
-	if got := packages(oldest, options{packages: []string{"cni", "bpf"}}); !slices.Equal(got, []string{"bpf", "cni"}) {
+	if got := packages(oldest, options{packages: []string{"cni", "bpf/tests"}}); !slices.Equal(got, []string{"bpf/tests", "cni"}) {
 		t.Errorf("two packages of the table: %v", got)
 	}
 	all, some := packages(oldest, options{}), packages(newer, options{})

@@ -44,7 +44,7 @@ func TestCheck_SkipIsAFailureInCI(t *testing.T) {
 
 func TestCheck_SlowTestsAreListed(t *testing.T) {
 	t.Parallel()
-	const listed = "bpf TestObjects_AreBuiltFromTheSources"
+	const listed = "bpf/tests TestObjects_AreBuiltFromTheSources"
 	for _, c := range []struct {
 		name     string
 		took     time.Duration
