@@ -83,10 +83,15 @@ func (k *excludedPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
 func (a *access) followExclusions(ctx context.Context, health cell.Health) error {
 	health.OK("waiting for the prefixes that are excluded from masquerading")
 	excluded := &excludedPrefixes{table: a.exclusions}
-	var due []time.Time // scans of the last change
+	var due []time.Time        // scans of the last change
+	budget := newSweepBudget() // while nodes join a large cluster, prefixes are added all the time
 	for {
 		watchdog.Busy(ctx)
+		began := time.Now()
 		excluded.read(a.db.ReadTxn())
+		if watchdog.Sleep(ctx, budget.rest(time.Since(began))) != nil {
+			return nil
+		}
 		if excluded.news {
 			excluded.news, due = false, []time.Time{time.Now()}
 			for _, late := range exclusionRescans {
@@ -107,11 +112,15 @@ func (a *access) followExclusions(ctx context.Context, health cell.Health) error
 			due = due[1:]
 		}
 		watchdog.Busy(ctx)
+		began = time.Now()
 		ended, err := a.collectStranded(excluded.end)
 		if err != nil {
 			return fmt.Errorf("collect masqueraded flows to excluded prefixes: %w", err)
 		}
 		health.OK(fmt.Sprintf("%d prefixes are excluded from masquerading; %d entries of masqueraded flows to them were deleted", len(excluded.prefixes), ended))
+		if watchdog.Sleep(ctx, budget.rest(time.Since(began))) != nil {
+			return nil
+		}
 	}
 }
 
