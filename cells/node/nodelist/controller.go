@@ -75,10 +75,13 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if err := c.round(r.Txn, r.Changed); err != nil {
 			return err
 		}
-		c.report(health)
+		if rest := c.report(health); rest > 0 {
+			r.Within(rest)
+		}
 		return nil
 	})
 	if err == nil {
+		c.Had.flush()
 		c.close()
 	}
 	return err
@@ -240,8 +243,9 @@ func (c *controller) decided(row *nodes.Node) []netip.Prefix {
 	return row.CIDRs[:len(row.CIDRs)-row.Former]
 }
 
-// report sets the health of the module: degraded while a claim is refused.
-func (c *controller) report(health cell.Health) {
+// report writes the file of previous ranges and sets the health of the module: degraded while a claim is refused. It returns the time after which the file must
+// be written without a change; 0 for never.
+func (c *controller) report(health cell.Health) (rest time.Duration) {
 	var rejected []error
 	count := 0
 	for _, name := range slices.Sorted(maps.Keys(c.rejected)) {
@@ -251,13 +255,14 @@ func (c *controller) report(health cell.Health) {
 			}
 		}
 	}
-	if err := c.Had.save(); err != nil { // the next change retries
+	rest, err := c.Had.save()
+	switch {
+	case err != nil: // the next change retries
 		health.Degraded("ranges of nodes may be unknown after a restart", err)
-		return
-	}
-	if count > 0 {
+	case count > 0:
 		health.Degraded(fmt.Sprintf("%d claims of nodes are rejected: `db show nodes` lists them", count), errors.Join(rejected...))
-		return
+	default:
+		health.OK(fmt.Sprintf("%d nodes", len(c.resolver.claims)))
 	}
-	health.OK(fmt.Sprintf("%d nodes", len(c.resolver.claims)))
+	return rest
 }

@@ -183,7 +183,7 @@ func TestController_PreviousRangesSurviveRestart(t *testing.T) {
 				celltest.PutRow(t, txn, r.ciliumNodes, c, false)
 			})
 		}
-		require.NoError(t, had.save())
+		require.NoError(t, saveError(had))
 		row, _, found := r.Table.Get(r.DB.ReadTxn(), nodes.ByName("a"))
 		require.True(t, found)
 		return row
@@ -212,7 +212,7 @@ func TestController_ModeChange_KeepsPoolRanges(t *testing.T) {
 			}
 			r.complete(txn)
 		})
-		require.NoError(t, r.Had.save())
+		require.NoError(t, saveError(r.Had))
 		return r
 	}
 	agent(agentconfig.IPAMClusterPool, "a")

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
@@ -28,9 +29,14 @@ type seen struct {
 	store  *statefile.Store
 	log    *slog.Logger
 	ranges map[string][]netip.Prefix
-	dirty  bool // the file is out of date
-	full   bool // the limit has excluded a node
+	dirty  bool      // the file is out of date
+	full   bool      // the limit has excluded a node
+	due    time.Time // earliest time of the next write
 }
+
+// writeShare is the least ratio of the time between two writes of the file to the duration of a write. While nodes join a large cluster, each of them changes the
+// file, and a write of 5,000 nodes takes some milliseconds.
+const writeShare = 50
 
 func newSeen(s agentconfig.Agent, log *slog.Logger) *seen {
 	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{}}
@@ -85,20 +91,33 @@ func (s *seen) forget(removed func(node string) bool) {
 	s.dirty = s.dirty || len(s.ranges) != before
 }
 
-// save writes the file if it is out of date.
-func (s *seen) save() error {
+// save writes the file if it is out of date and the pause after the previous write has ended. It returns the rest of the pause if a write remains to be done.
+func (s *seen) save() (rest time.Duration, err error) {
 	if !s.dirty {
-		return nil
+		return 0, nil
 	}
-	err := s.store.Open()
+	began := time.Now()
+	if rest := s.due.Sub(began); rest > 0 {
+		return rest, nil
+	}
+	err = s.store.Open()
 	if err == nil {
 		err = s.store.Write(seenFile, s.ranges)
 	}
 	if err != nil {
-		return fmt.Errorf("record the previous ranges of nodes: %w: free space in the state directory", err)
+		return 0, fmt.Errorf("record the previous ranges of nodes: %w: free space in the state directory", err)
 	}
-	s.dirty = false
-	return nil
+	now := time.Now()
+	s.dirty, s.due = false, now.Add(writeShare*now.Sub(began))
+	return 0, nil
+}
+
+// flush writes the file if it is out of date, when the agent stops.
+func (s *seen) flush() {
+	s.due = time.Time{}
+	if _, err := s.save(); err != nil {
+		s.log.Warn("The latest ranges of nodes are lost; pods with addresses in previous ranges may get the identity world", "error", err)
+	}
 }
 
 // has reports whether the named node had a range.

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,7 +35,7 @@ func TestSeen_SurvivesRestart(t *testing.T) {
 	s.take("a", both[:1])
 	s.take("a", both[1:])
 	s.take("b", both[:1])
-	require.NoError(t, s.save())
+	require.NoError(t, saveError(s))
 
 	s = loaded(t, dir)
 	require.True(t, s.has("a", both[0]))
@@ -43,7 +45,7 @@ func TestSeen_SurvivesRestart(t *testing.T) {
 	s.take("a", both[1:])
 	require.False(t, s.dirty)
 	s.forget(func(node string) bool { return node == "a" })
-	require.NoError(t, s.save())
+	require.NoError(t, saveError(s))
 	s = loaded(t, dir)
 	require.False(t, s.has("a", both[0]))
 	require.True(t, s.has("b", both[0]))
@@ -52,6 +54,31 @@ func TestSeen_SurvivesRestart(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("nonsense"), 0o600))
 	require.False(t, loaded(t, dir).has("b", both[0]))
 	require.NoFileExists(t, file, "it is set aside")
+}
+
+// The file is written after the pause that the previous write has set, or when the agent stops.
+func TestSeen_WritesAreSpaced(t *testing.T) {
+	t.Parallel()
+	dir, ranges := t.TempDir(), prefixes("10.0.1.0/24", "10.0.2.0/24", "10.0.3.0/24")
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, dir)
+		s.due = time.Now().Add(time.Minute)
+		s.take("a", ranges[:1])
+		rest, err := s.save()
+		require.NoError(t, err)
+		require.Equal(t, time.Minute, rest)
+		require.False(t, loaded(t, dir).has("a", ranges[0]))
+		time.Sleep(rest)
+		rest, err = s.save()
+		require.NoError(t, err)
+		require.Zero(t, rest)
+		require.True(t, loaded(t, dir).has("a", ranges[0]))
+
+		s.due = time.Now().Add(time.Minute)
+		s.take("b", ranges[1:2])
+		s.flush()
+		require.True(t, loaded(t, dir).has("b", ranges[1]))
+	})
 }
 
 func TestSeen_IsBounded(t *testing.T) {
@@ -66,4 +93,9 @@ func TestSeen_IsBounded(t *testing.T) {
 		s.take(string(rune(0x4e00+i)), prefixes("10.1.0.0/24"))
 	}
 	require.Len(t, s.ranges, maxSeen)
+}
+
+func saveError(s *seen) error {
+	_, err := s.save()
+	return err
 }
