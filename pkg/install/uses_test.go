@@ -30,7 +30,7 @@ func TestPermissions_CoverTheCells(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		cell := strings.Split(filepath.ToSlash(name), "/")[3]
+		cell := strings.Split(filepath.ToSlash(name), "/")[4] // ../../cells/DOMAIN/CELL
 		ast.Inspect(syntax, func(n ast.Node) bool {
 			if verb, resource := request(n); resource != "" {
 				seen++
