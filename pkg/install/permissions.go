@@ -69,8 +69,8 @@ func agentPermissions() []Permission {
 		agent("k8snode", "", "nodes/status", patch, "annotations and the conditions NetworkUnavailable and WaggleNetworkPathsDegraded of this node"),
 		agent("ciliumnode", ciliumGroup, "ciliumnodes", slices.Concat(get, create, patch), "addresses and properties that this node publishes"),
 		agent("ciliumendpoints", ciliumGroup, "ciliumendpoints", slices.Concat(get, create, patch, remove), "pods of this node, published for other nodes"),
-		agent("identity", ciliumGroup, "ciliumidentities", slices.Concat(get, create), "identities for new labels; the owner of a number that is in use"),
-		{Account: Agent, Cell: "crds", Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Verbs: get,
+		agent("identityallocator", ciliumGroup, "ciliumidentities", slices.Concat(get, create), "identities for new labels; the owner of a number that is in use"),
+		{Account: Agent, Cell: "crdcheck", Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Verbs: get,
 			Names: crds.NamesInCluster(), Why: "whether the custom resources match this version"},
 	}
 }
