@@ -380,10 +380,14 @@ func TestPrivilegedRepair_SharedBlocksOnNodeWithoutPods(t *testing.T) {
 	n := &repairNode{Node: node}
 	settled := func() error {
 		var err error
-		if n.before, err = oursState(node); err == nil && !strings.Contains(strings.Join(n.before, "\n"), "filter 0x57470002") {
-			err = fmt.Errorf("the blocks have no filters: %q", n.before)
+		if n.before, err = oursState(node); err != nil {
+			return err
 		}
-		return err
+		up := func(line string) bool { return strings.HasPrefix(line, "link waggle_vxlan ") && strings.Contains(line, " up true ") }
+		if !strings.Contains(strings.Join(n.before, "\n"), "filter 0x57470002") || !slices.ContainsFunc(n.before, up) {
+			return fmt.Errorf("the blocks have no filters, or the tunnel is not up: %q", n.before)
+		}
+		return nil
 	}
 	eventually(t, settled)
 	for _, s := range announced {
