@@ -21,7 +21,6 @@ type row struct{ Key, Value string }
 func (r *row) Equal(o *row) bool   { return r.Key == o.Key && r.Value == o.Value }
 func (*row) TableHeader() []string { return []string{"Key", "Value"} }
 func (r *row) TableRow() []string  { return []string{r.Key, r.Value} }
-func keyOf(r *row) string          { return r.Key }
 
 var byKey = statedb.Index[*row, string]{
 	Name:       "key",
