@@ -25,6 +25,10 @@ const answerTicks = 1
 // more than answerTicks without a reply.
 var exclusionRescans = []time.Duration{3 * time.Second, 6 * time.Second}
 
+// longestExclusionRest bounds the pause that keeps the CPU use of following prefixes low. On a busy machine a scan takes long without using a CPU, and flows must
+// not stray for minutes because of that.
+const longestExclusionRest = 2 * time.Second
+
 // excludedPrefixes are the prefixes towards which pods keep their addresses, as programs know them.
 type excludedPrefixes struct {
 	table    statedb.Table[*masquerade.Exclusion]
@@ -89,7 +93,7 @@ func (a *access) followExclusions(ctx context.Context, health cell.Health) error
 		watchdog.Busy(ctx)
 		began := time.Now()
 		excluded.read(a.db.ReadTxn())
-		if watchdog.Sleep(ctx, budget.rest(time.Since(began))) != nil {
+		if watchdog.Sleep(ctx, min(budget.rest(time.Since(began)), longestExclusionRest)) != nil {
 			return nil
 		}
 		if excluded.news {
@@ -118,7 +122,7 @@ func (a *access) followExclusions(ctx context.Context, health cell.Health) error
 			return fmt.Errorf("collect masqueraded flows to excluded prefixes: %w", err)
 		}
 		health.OK(fmt.Sprintf("%d prefixes are excluded from masquerading; %d entries of masqueraded flows to them were deleted", len(excluded.prefixes), ended))
-		if watchdog.Sleep(ctx, budget.rest(time.Since(began))) != nil {
+		if watchdog.Sleep(ctx, min(budget.rest(time.Since(began)), longestExclusionRest)) != nil {
 			return nil
 		}
 	}

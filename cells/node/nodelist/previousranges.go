@@ -34,9 +34,16 @@ type seen struct {
 	due    time.Time // earliest time of the next write
 }
 
-// writeShare is the least ratio of the time between two writes of the file to the duration of a write. While nodes join a large cluster, each of them changes the
-// file, and a write of 5,000 nodes takes some milliseconds.
-const writeShare = 50
+const (
+	// writeShare is the ratio of the pause after a write of the file to the duration of the write. While nodes join a large cluster, each of them changes the
+	// file, and a write of 5,000 nodes takes some milliseconds.
+	writeShare = 50
+	// longestPause bounds this pause: a write to a disk that stalls takes seconds.
+	longestPause = 10 * time.Second
+)
+
+// writePause returns the pause after a write.
+func writePause(took time.Duration) time.Duration { return min(writeShare*took, longestPause) }
 
 func newSeen(s agentconfig.Agent, log *slog.Logger) *seen {
 	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{}}
@@ -108,7 +115,7 @@ func (s *seen) save() (rest time.Duration, err error) {
 		return 0, fmt.Errorf("record the previous ranges of nodes: %w: free space in the state directory", err)
 	}
 	now := time.Now()
-	s.dirty, s.due = false, now.Add(writeShare*now.Sub(began))
+	s.dirty, s.due = false, now.Add(writePause(now.Sub(began)))
 	return 0, nil
 }
 

@@ -81,6 +81,14 @@ func TestSeen_WritesAreSpaced(t *testing.T) {
 	})
 }
 
+// A disk that stalls once does not delay the next write for minutes.
+func TestSeen_PauseIsBounded(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]time.Duration{0: 0, 5 * time.Millisecond: 250 * time.Millisecond, time.Minute: 10 * time.Second} {
+		require.Equal(t, want, writePause(took), "%v", took)
+	}
+}
+
 func TestSeen_IsBounded(t *testing.T) {
 	t.Parallel()
 	s := loaded(t, t.TempDir())
