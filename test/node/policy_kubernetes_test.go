@@ -104,6 +104,7 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 		"Cilium": {{"Peers", (*world).ciliumPeers}, {"Denies", (*world).ciliumDenies}, {"ICMP", (*world).ciliumICMP},
 			{"Services", (*world).ciliumServices},
 			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
+			{"UncheckedConnections", (*world).uncheckedConnections}, {"Requirements", (*world).ciliumRequirements},
 			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
 			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
 			{"EstablishedConnectionsAreReevaluated", (*world).establishedConnectionsAreReevaluated},
