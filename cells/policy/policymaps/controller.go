@@ -103,14 +103,15 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 // restore reads the maps and subscribes to the tables from which policies are compiled.
 func (c *controller) restore() (err error) {
-	if err := errors.Join(c.store.restore(), c.cidrs.restore(), c.known.restore(), c.classes.restore()); err != nil {
+	slots, err := c.store.restore()
+	if err := errors.Join(err, c.cidrs.restore(), c.known.restore(), c.classes.restore()); err != nil {
 		return err
 	}
 	if c.in, err = newInputs(c.params); err != nil {
 		return fmt.Errorf("follow the tables that policies are made from: %w", err)
 	}
-	c.previous = newPreviousRun(c.store, c.classes)
-	c.in.peers.slots = c.store.slots
+	c.previous = newPreviousRun(slots, c.store, c.classes)
+	c.in.previous = &c.previous
 	c.in.alive, c.store.alive = c.alive, c.alive
 	c.store.peers, c.classes.peers = c, c
 	return nil

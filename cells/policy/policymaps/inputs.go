@@ -27,7 +27,8 @@ const identityGrace = 10 * time.Second
 type inputs struct {
 	params
 	resolver *policycompiler.Resolver
-	alive    func() // reports progress, see [controller]
+	alive    func()       // reports progress, see [controller]
+	previous *previousRun // of the controller
 
 	kubernetes *changefeed.Feed[*k8s.NetworkPolicy]
 	cilium     *changefeed.Feed[*cilium.Policy]

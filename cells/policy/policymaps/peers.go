@@ -36,7 +36,6 @@ type peers struct {
 	// misplaced has the pods on other nodes with addresses that no pod of their node may have, according to the known nodes.
 	misplaced map[string]bool
 	nodes     *clusternodes.Follower // nil unless enabled: it takes memory for each node
-	slots     map[uint16]slot        // slots of the endpoints when this run began
 	claims    *podclaims.Claims      // addresses of pods on other nodes; nil unless enabled
 }
 
@@ -68,9 +67,7 @@ func (in *inputs) updatePeers(txn statedb.ReadTxn, changed *statedb.WatchSet, ke
 		if p.loaded {
 			in.resolver.ForgetPods()
 			p.nodes.Close()
-			slots := p.slots
 			in.peers = newPeers()
-			in.peers.slots = slots
 		}
 		return
 	}
@@ -192,7 +189,7 @@ func (in *inputs) localPeer(txn statedb.ReadTxn, attachment string) (as []policy
 	}
 	if row, found := endpointpolicies.Of(txn, in.Published, ep.ID, attachment); found {
 		by(row.Identity)
-	} else if s, had := in.peers.slots[ep.ID]; had && ep.Restored && int(s.ifindex) == ep.HostIfIndex {
+	} else if s, had := in.previous.slot(ep); had {
 		by(s.identity)
 	}
 	if f, _, found := in.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID)); found && int(f.IfIndex) == ep.HostIfIndex {

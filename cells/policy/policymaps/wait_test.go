@@ -2,6 +2,7 @@ package policymaps
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -82,23 +84,28 @@ func TestPassOver_AddressesOfOtherNodes(t *testing.T) {
 	require.False(t, w.in.passOver(closed[0], changed), "a rule names ports of peers")
 }
 
-// TestPeers_SlotsOutliveTheRule: the slots that endpoints had when this run began are still known when another rule names ports of peers.
+// TestPeers_SlotsOutliveTheRule: the identities that endpoints had when this run began are still known when another rule names ports of peers.
 func TestPeers_SlotsOutliveTheRule(t *testing.T) {
 	w := newBench(t, 4, 1)
 	read := func() { w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now()) }
-	slots := map[uint16]slot{7: {ifindex: 3}}
-	w.in.peers.slots = slots
+	w.previous.slots = map[uint16]slot{7: {ifindex: 3, identity: 999}}
+	put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 7, ContainerID: "7", IfName: "eth0", HostIfIndex: 3, Restored: true})
+	known := func() bool {
+		return slices.ContainsFunc(w.in.resolver.PodAs("7:eth0"), func(p *policycompiler.Pod) bool { return p.Identity == 999 })
+	}
 	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
 	named := &k8s.NetworkPolicy{Namespace: "ns-0", Name: "to-web", IsEgress: true, Egress: []k8s.PolicyRule{{
 		Peers: []k8s.Peer{{Namespaces: &k8s.Selector{}}}, Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: "web"}}}}}
 	put(t, w.DB, rules, named)
 	read()
-	require.True(t, w.in.peers.loaded)
+	require.True(t, known())
 	txn := w.DB.WriteTxn(rules)
 	_, _, err := rules.Delete(txn, named)
 	require.NoError(t, err)
 	txn.Commit()
 	read()
-	require.False(t, w.in.peers.loaded)
-	require.Equal(t, slots, w.in.peers.slots)
+	require.False(t, known())
+	put(t, w.DB, rules, named)
+	read()
+	require.True(t, known())
 }
