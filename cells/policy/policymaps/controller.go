@@ -57,6 +57,7 @@ type controller struct {
 	overflow overflow
 	// untaken are the endpoints whose rows the datapath had not applied in the last round.
 	untaken []uint16
+	late    bool // some endpoint has no row after the last round
 	// factsChanged closes when the datapath may have applied rows.
 	factsChanged <-chan struct{}
 	// reevaluate means that flows may have been evaluated with wrong classes of their peers. Guarded by mu.
@@ -86,10 +87,11 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		began := time.Now()
 		c.in.read(txn, changed, began)
 		waiting := c.in.waiting(txn, changed, began)
-		again := recheckInterval
+		var again time.Duration
 		if waiting == "" {
 			again = c.pass(txn, changed)
 		} else {
+			again = c.in.expires(began)
 			c.steady, c.settled = false, false
 		}
 
@@ -120,13 +122,15 @@ func (c *controller) restore() (err error) {
 // pass runs one reconciliation round: it updates the maps and the tables to a snapshot, as far as currently possible. It returns the delay after which
 // another round is necessary without a change; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.Duration {
+	began := time.Now()
 	_, c.factsChanged = c.Facts.AllWatch(txn)
+	c.watchInitialized(txn, changed)
 	_, marked := c.Compiled.AllWatch(txn) // by the verify job
 	_, markedCIDRs := c.Named.AllWatch(txn)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.takeMarks(txn)
-	c.previous.settle(c.in.synced(txn, time.Now()))
+	c.previous.settle(c.in.synced(txn, began))
 	c.store.frozen = !c.previous.settled
 	c.in.services.paced = c.previous.settled
 
@@ -160,9 +164,20 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	c.show(want)
 	c.steady = c.complete && c.previous.settled && len(c.problems) == 0
 	c.settled = c.steady && (want.idle || want.done)
+	c.late = want.late
 
 	changed.Add(c.factsChanged, marked, markedCIDRs, c.repaired)
-	return c.again(want)
+	return c.again(want, began)
+}
+
+// watchInitialized adds the channels of the tables that are not complete yet. A table may become complete without a change of its rows. A restored endpoint
+// without facts waits for the table of facts, and so do the entries of the previous run; endpoint-policies is complete after the other two.
+func (c *controller) watchInitialized(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	for _, table := range []statedb.TableMeta{c.Facts, c.Endpoints, c.Of} {
+		if done, initialized := table.Initialized(txn); !done {
+			changed.Add(initialized)
+		}
+	}
 }
 
 // enforce writes entries and publishes the policies whose entries are in the maps.
@@ -186,38 +201,37 @@ func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 	want.done = c.cleanUp(want, named)
 }
 
-// recheckInterval is the longest delay of the next round while the controller waits for another cell: for inputs, or for the datapath to apply published rows.
-const recheckInterval = time.Second
+// sooner returns the shorter of two delays; a delay of 0 means never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
 
-// again removes deleted identities that are no longer in use. It returns the delay after which another round is necessary without a change; 0 for never.
-func (c *controller) again(w *wanted) time.Duration {
+// again removes deleted identities that are no longer in use. It returns the delay after which another round is necessary without a change; 0 for never. A
+// round that waits for another cell needs no delay: the channels in the watch set of the round close when the other cell has acted. began is the time at
+// which the round has called [inputs.synced].
+func (c *controller) again(w *wanted, began time.Time) time.Duration {
 	forgotten, again := c.in.forget(func(id uint32) bool { return c.views.identities[id] > 0 }, time.Now())
 	for _, id := range forgotten {
 		delete(c.announced, id) // an identity that is created again is new
 		c.known.remove(id)
 	}
-	earliest := func(d time.Duration) {
-		if again == 0 || d < again {
-			again = d
-		}
-	}
-	if settle := c.in.settleAgain(time.Now()); settle > 0 {
-		earliest(settle)
-	}
+	again = sooner(again, c.in.settleAgain(time.Now()))
 	if len(c.problems) > 0 {
 		c.retry = min(max(2*c.retry, minRetry), maxRetry)
-		earliest(c.retry)
+		again = sooner(again, c.retry)
 	} else {
 		c.retry = 0
 	}
-	if w.written || w.late || c.in.copied.lasts() {
-		earliest(recheckInterval)
-	}
-	if w.again || len(forgotten) > 0 { // the next round removes the forgotten identities from the maps
-		earliest(time.Nanosecond)
+	again = sooner(again, c.in.copied.left(began))
+	// The next round removes the forgotten identities from the maps. If the datapath need not change anything for the new rows, it reports nothing.
+	if w.again || len(forgotten) > 0 || w.rewritten && !c.pending(c.DB.ReadTxn()) {
+		return time.Nanosecond
 	}
 	if left, necessary := c.in.services.due(time.Now()); necessary {
-		earliest(max(left, time.Nanosecond))
+		again = sooner(again, max(left, time.Nanosecond))
 	}
 	return again
 }
@@ -234,8 +248,10 @@ type wanted struct {
 	kept     []*policycompiler.Compiled // desired policies of endpoints that keep a policy of the previous run
 	flips    bool                       // some endpoint changes to another policy id
 	written  bool                       // this round wrote rows that the datapath must apply
-	late     bool                       // some endpoint has no row yet
-	again    bool                       // another round can continue at once
+	// rewritten means that one of these rows belongs to an endpoint that had a row or that gets no facts. The datapath may have nothing to apply for it.
+	rewritten bool
+	late      bool // some endpoint has no row yet
+	again     bool // another round can continue at once
 }
 
 // compile numbers the named address ranges and compiles the policies of the endpoints that this round evaluates.
@@ -372,7 +388,7 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 }
 
 // futile reports whether a round would change nothing although endpoint facts have changed: a row that the last round waited for is still pending, or no row
-// was pending and no retry is scheduled.
+// was pending, each endpoint has a row, and no retry is scheduled.
 func (c *controller) futile(again time.Duration) bool {
 	if len(c.in.peers.unsettled) > 0 || len(c.store.stale) > 0 {
 		return false
@@ -380,8 +396,13 @@ func (c *controller) futile(again time.Duration) bool {
 	txn := c.DB.ReadTxn()
 	_, c.factsChanged = c.Facts.AllWatch(txn)
 	if len(c.untaken) == 0 {
-		return again == 0
+		return again == 0 && !c.late
 	}
+	return c.pending(txn)
+}
+
+// pending reports whether the datapath has not yet applied a row that the last round has written or waited for. It will change the facts then.
+func (c *controller) pending(txn statedb.ReadTxn) bool {
 	for _, id := range c.untaken {
 		row, _, found := c.Published.Get(txn, endpointpolicies.ByEndpoint(id))
 		if ep := c.in.subjects[id]; found && ep != nil && !c.taken(txn, ep, row) {

@@ -30,8 +30,8 @@ import (
 // [identityGrace], because the maps are written after the tables.
 type peers struct {
 	loaded bool // whether the resolver has all pods, because a rule names ports of peers
-	// unsettled has the keys of pods that may change without a change of their rows. The value has the former identities under which a pod is still denied,
-	// and the time since which it no longer has them.
+	// unsettled has the keys of pods that may change without a change of their rows: each round evaluates them, and each change of endpoint-facts begins a
+	// round. The value has the former identities under which a pod is still denied, and the time since which it no longer has them.
 	unsettled map[string]map[uint32]time.Time
 	// misplaced has the pods on other nodes with addresses that no pod of their node may have, according to the known nodes.
 	misplaced map[string]bool
@@ -151,15 +151,11 @@ func (in *inputs) updatePeer(txn statedb.ReadTxn, key string, now time.Time) {
 	in.resolver.UpsertPod(key, as...)
 }
 
-// settleAgain returns the delay until unsettled pods must be checked again; 0 if there are none.
+// settleAgain returns the delay after which the first grace period of an unsettled pod ends; 0 if there is none.
 func (in *inputs) settleAgain(now time.Time) (again time.Duration) {
 	for _, leaving := range in.peers.unsettled {
-		next := recheckInterval // the facts of the datapath may change as well
 		for _, since := range leaving {
-			next = min(next, max(identityGrace-now.Sub(since), time.Millisecond))
-		}
-		if again == 0 || next < again {
-			again = next
+			again = sooner(again, max(identityGrace-now.Sub(since), time.Millisecond))
 		}
 	}
 	return again

@@ -272,6 +272,7 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 		}
 		if previous == nil || !previous.Equal(row) {
 			w.written, c.in.marked[id] = true, true
+			w.rewritten = w.rewritten || previous != nil || c.in.subjects[id].Quarantine != ""
 			c.untaken = append(c.untaken, id)
 			_, _, _ = c.Published.Insert(write, row)
 		}
