@@ -38,14 +38,10 @@ type controller struct {
 	announced map[uint32]bool
 	// announcedTo is the revision of the table identities up to which all identities are announced.
 	announcedTo statedb.Revision
-	// marks and rangeMarks are the revisions of the rows that the verify job had marked pending when this round began.
-	marks, rangeMarks map[statedb.Revision]bool
-	// marksTo and rangeMarksTo are the revisions of the tables up to which rows were checked for marks.
-	marksTo, rangeMarksTo statedb.Revision
+	marks       marks
 
 	views     *views
-	steady    bool      // the last round was complete and had no error, so the next one may evaluate only changed endpoints
-	settled   bool      // the last round was steady and left nothing to write, to publish or to remove
+	last      lastRound
 	lastWhole time.Time // when [controller.invalidate] last made a round evaluate everything
 
 	complete bool   // endpoint-policies is initialized
@@ -55,15 +51,27 @@ type controller struct {
 	retry    time.Duration
 	problems []error // errors of this round
 	overflow overflow
-	// untaken are the endpoints whose rows the datapath had not applied in the last round.
-	untaken []uint16
-	late    bool // some endpoint has no row after the last round
-	// factsChanged closes when the datapath may have applied rows.
-	factsChanged <-chan struct{}
 	// reevaluate means that flows may have been evaluated with wrong classes of their peers. Guarded by mu.
 	reevaluate   bool
 	reevaluating bool          // the round raises revisions because of reevaluate: see [controller.reevaluateFlows]
 	repaired     chan struct{} // closes when the verify job has repaired classes. Guarded by mu.
+}
+
+// marks has the rows that the verify job has marked pending.
+type marks struct {
+	policies, ranges     map[statedb.Revision]bool // revisions of the rows that were marked when this round began
+	policiesTo, rangesTo statedb.Revision          // revisions of the tables up to which rows were checked for marks
+}
+
+// lastRound is what the last round has left: see [controller.wait].
+type lastRound struct {
+	steady  bool // it was complete and had no error, so the next one may evaluate only changed endpoints
+	settled bool // it was steady and left nothing to write, to publish or to remove
+	late    bool // some endpoint has no row
+	// untaken are the endpoints whose rows the datapath had not applied.
+	untaken []uint16
+	// factsChanged closes when the datapath may have applied rows.
+	factsChanged <-chan struct{}
 }
 
 func newController(p params) *controller {
@@ -92,7 +100,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			again = c.pass(txn, changed)
 		} else {
 			again = c.in.expires(began)
-			c.steady, c.settled = false, false
+			c.last.steady, c.last.settled = false, false
 		}
 
 		c.report(health, waiting)
@@ -123,7 +131,7 @@ func (c *controller) restore() (err error) {
 // another round is necessary without a change; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.Duration {
 	began := time.Now()
-	_, c.factsChanged = c.Facts.AllWatch(txn)
+	_, c.last.factsChanged = c.Facts.AllWatch(txn)
 	c.watchInitialized(txn, changed)
 	_, marked := c.Compiled.AllWatch(txn) // by the verify job
 	_, markedCIDRs := c.Named.AllWatch(txn)
@@ -162,11 +170,11 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 		c.findOverflow()
 	}
 	c.show(want)
-	c.steady = c.complete && c.previous.settled && len(c.problems) == 0
-	c.settled = c.steady && (want.idle || want.done)
-	c.late = want.late
+	c.last.steady = c.complete && c.previous.settled && len(c.problems) == 0
+	c.last.settled = c.last.steady && (want.idle || want.done)
+	c.last.late = want.late
 
-	changed.Add(c.factsChanged, marked, markedCIDRs, c.repaired)
+	changed.Add(c.last.factsChanged, marked, markedCIDRs, c.repaired)
 	return c.again(want, began)
 }
 
@@ -264,8 +272,8 @@ func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 		c.in.resolver.SetCIDRs(c.cidrs.numbers)
 	}
 	w := &wanted{ids: c.look(txn)}
-	w.idle = c.settled && len(w.ids) == 0 && !c.cidrs.moved
-	c.untaken = slices.Sorted(maps.Keys(c.views.untaken))
+	w.idle = c.last.settled && len(w.ids) == 0 && !c.cidrs.moved
+	c.last.untaken = slices.Sorted(maps.Keys(c.views.untaken))
 	return w
 }
 
@@ -357,7 +365,7 @@ func (c *controller) note(err error) {
 func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again time.Duration) bool {
 	limited, cancel := ctx, context.CancelFunc(func() {})
 	pause := again
-	if whole := time.Until(c.lastWhole.Add(endpointfeed.FullPassInterval)); c.steady && (again == 0 || whole < again) {
+	if whole := time.Until(c.lastWhole.Add(endpointfeed.FullPassInterval)); c.last.steady && (again == 0 || whole < again) {
 		pause = max(whole, time.Nanosecond)
 	}
 	if pause > 0 {
@@ -373,8 +381,8 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 		switch {
 		case err != nil: // limited has expired, or ctx is done
 			return ctx.Err() == nil
-		case closed[0] == c.factsChanged && c.futile(again):
-			changed.Add(c.factsChanged)
+		case closed[0] == c.last.factsChanged && c.futile(again):
+			changed.Add(c.last.factsChanged)
 		case !c.in.passOver(closed[0], changed):
 			return ctx.Err() == nil
 		}
@@ -394,16 +402,16 @@ func (c *controller) futile(again time.Duration) bool {
 		return false
 	}
 	txn := c.DB.ReadTxn()
-	_, c.factsChanged = c.Facts.AllWatch(txn)
-	if len(c.untaken) == 0 {
-		return again == 0 && !c.late
+	_, c.last.factsChanged = c.Facts.AllWatch(txn)
+	if len(c.last.untaken) == 0 {
+		return again == 0 && !c.last.late
 	}
 	return c.pending(txn)
 }
 
 // pending reports whether the datapath has not yet applied a row that the last round has written or waited for. It will change the facts then.
 func (c *controller) pending(txn statedb.ReadTxn) bool {
-	for _, id := range c.untaken {
+	for _, id := range c.last.untaken {
 		row, _, found := c.Published.Get(txn, endpointpolicies.ByEndpoint(id))
 		if ep := c.in.subjects[id]; found && ep != nil && !c.taken(txn, ep, row) {
 			return true

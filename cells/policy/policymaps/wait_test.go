@@ -28,7 +28,7 @@ func TestFutile_FactsOfADD(t *testing.T) {
 	txn := w.DB.ReadTxn()
 	w.in.read(txn, statedb.NewWatchSet(), time.Now())
 	again := w.pass(txn, statedb.NewWatchSet())
-	require.Equal(t, []uint16{5}, w.untaken)
+	require.Equal(t, []uint16{5}, w.last.untaken)
 	require.Zero(t, again, "only the facts end the wait: see TestWakeUp_FactsOfADD")
 
 	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(5))
@@ -37,7 +37,7 @@ func TestFutile_FactsOfADD(t *testing.T) {
 		Status: reconciler.StatusPending()}
 	put(t, w.DB, w.facts, f)
 	require.True(t, w.futile(again), "they are not written yet")
-	require.Equal(t, []uint16{5}, w.untaken)
+	require.Equal(t, []uint16{5}, w.last.untaken)
 
 	done := *f
 	put(t, w.DB, w.facts, done.WithStatus(reconciler.StatusDone()))
