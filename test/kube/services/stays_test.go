@@ -52,9 +52,7 @@ func ranges(t *testing.T, s *stays) {
 		ranges string
 		inside bool
 	}{{`["192.0.2.2/31", "2001:db8:2::2/127"]`, false}, {`["198.51.100.0/24", "2001:db8:2::1/128", "192.0.2.1/32"]`, true}} {
-		if err := s.MergePatch(t.Context(), servicechecks.ServicePath("ranges"), `{"spec": {"loadBalancerSourceRanges": `+change.ranges+`}}`); err != nil {
-			t.Fatal(err)
-		}
+		s.sourceRanges(t, change.ranges)
 		if change.inside {
 			s.Answers(t, s.FromOutside(t), "two", kube.ServerAddresses(), balanced...)
 		} else if err := s.WaitFor(t.Context(), "silence", func() error { return kube.Silent(s.FromOutside(t), balanced...) }); err != nil {
@@ -62,6 +60,7 @@ func ranges(t *testing.T, s *stays) {
 		}
 		s.Answers(t, s.FromOutside(t), "two", kube.ServerAddresses(), kube.BothTargets("30084", s.B.IPv4, s.B.IPv6)...)
 	}
+	s.deniedRanges(t, balanced)
 }
 
 // external tests external IPs of a Service whose route leads to a node without the server.

@@ -31,7 +31,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}}})
+	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, APIServerArgs: []string{lenient}, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}}})
 	w := &world{&servicechecks.World{Cluster: c, A: c.Nodes[0], B: c.Nodes[1]}}
 	var loading errgroup.Group
 	loading.Go(func() error { return c.LoadTalk(t.Context()) })
