@@ -19,9 +19,9 @@ type World struct {
 	A, B *kube.Node
 }
 
-// FromPod returns a Requester in a pod that runs the program talk. The flags are flags of "talk ask".
-func (w *World) FromPod(t *testing.T, name string, flags ...string) kube.Requester {
-	return w.PodRequester(t.Context(), name, flags...)
+// FromPod returns a Requester in a pod that runs the program talk.
+func (w *World) FromPod(t *testing.T, name string) kube.Requester {
+	return w.PodRequester(t.Context(), name)
 }
 
 // FromNode returns a Requester that is a process of the node.
@@ -112,7 +112,7 @@ func (w *World) RouteTo(t *testing.T, n *kube.Node, ipv4, ipv6 string) {
 func (w *World) Balance(t *testing.T, name, mode, ipv4, ipv6 string) {
 	t.Helper()
 	if err := w.MergePatch(t.Context(), ServicePath(name)+"/status",
-		fmt.Sprintf(`{"status": {"loadBalancer": {"ingress": [{"ip": %q, "ipMode": %[3]q}, {"ip": %q, "ipMode": %[3]q}]}}}`, ipv4, ipv6, mode)); err != nil {
+		fmt.Sprintf(`{"status": {"loadBalancer": {"ingress": [{"ip": %[1]q, "ipMode": %[3]q}, {"ip": %[2]q, "ipMode": %[3]q}]}}}`, ipv4, ipv6, mode)); err != nil {
 		t.Fatal(err)
 	}
 }
