@@ -383,7 +383,9 @@ func TestPrivilegedRepair_SharedBlocksOnNodeWithoutPods(t *testing.T) {
 		if n.before, err = oursState(node); err != nil {
 			return err
 		}
-		up := func(line string) bool { return strings.HasPrefix(line, "link waggle_vxlan ") && strings.Contains(line, " up true ") }
+		up := func(line string) bool {
+			return strings.HasPrefix(line, "link waggle_vxlan ") && strings.Contains(line, " up true ")
+		}
 		if !strings.Contains(strings.Join(n.before, "\n"), "filter 0x57470002") || !slices.ContainsFunc(n.before, up) {
 			return fmt.Errorf("the blocks have no filters, or the tunnel is not up: %q", n.before)
 		}
