@@ -51,6 +51,7 @@ type Flags struct {
 	UnderlayProtocol string `mapstructure:"underlay-protocol"`
 
 	HostLegacyRouting bool `mapstructure:"enable-host-legacy-routing"`
+	RouteMetric       int  `mapstructure:"route-metric"`
 
 	HealthChecking         bool `mapstructure:"enable-health-checking"`
 	EndpointHealthChecking bool `mapstructure:"enable-endpoint-health-checking"`
@@ -160,6 +161,7 @@ type Agent struct {
 	UnderlayIPv6 bool   // the tunnel is sent between IPv6 addresses of nodes; false without a tunnel
 
 	HostLegacyRouting bool // the stack of this node forwards packets between its pods and pods of other nodes, in every routing mode
+	RouteMetric       int  // metric of the routes to pods of this node, see [Agent.TunnelMetrics]; 0: the kernel's default
 
 	HealthChecking         bool   // the nodes probe each other
 	EndpointHealthChecking bool   // nodes have health addresses, which are probed too; false without HealthChecking
@@ -184,7 +186,7 @@ func New(f Flags) (Agent, error) {
 		MasqueradeIPv4: f.EnableIPv4 && f.EnableIPv4Masquerade && f.EnableBPFMasquerade,
 		MasqueradeIPv6: f.EnableIPv6 && f.EnableIPv6Masquerade && f.EnableBPFMasquerade,
 		HealthChecking: f.HealthChecking, EndpointHealthChecking: f.HealthChecking && f.EndpointHealthChecking,
-		HealthPort: uint16(f.HealthPort), HostLegacyRouting: f.HostLegacyRouting}
+		HealthPort: uint16(f.HealthPort), HostLegacyRouting: f.HostLegacyRouting, RouteMetric: f.RouteMetric}
 	if f.HealthPort < 1 || f.HealthPort > 65535 {
 		return Agent{}, fmt.Errorf("--cluster-health-port=%d: use 1 to 65535", f.HealthPort)
 	}
@@ -215,6 +217,9 @@ func New(f Flags) (Agent, error) {
 		return Agent{}, err
 	}
 	if a.UnderlayIPv6, err = f.underlayIPv6(); err != nil {
+		return Agent{}, err
+	}
+	if err := f.checkRouteMetric(); err != nil {
 		return Agent{}, err
 	}
 	if a.Hybrid = f.RoutingMode == RoutingHybrid; a.Hybrid && !a.HealthChecking {

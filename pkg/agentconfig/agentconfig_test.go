@@ -35,6 +35,8 @@ func TestNew_Rejects(t *testing.T) {
 			"--underlay-protocol=ipv4 needs --enable-ipv4=true: enable the family, or use --underlay-protocol=auto"},
 		"underlay without IPv6": {func(f *Flags) { f.RoutingMode, f.EnableIPv6, f.UnderlayProtocol = "tunnel", false, "ipv6" },
 			"--underlay-protocol=ipv6 needs --enable-ipv6=true: enable the family, or use --underlay-protocol=auto"},
+		"negative metric":       {func(f *Flags) { f.RouteMetric = -1 }, "--route-metric=-1: use 1 to 2147483645, or 0 for the metrics of the agent"},
+		"metric too large":      {func(f *Flags) { f.RouteMetric = 2147483646 }, "--route-metric=2147483646: use 1 to 2147483645"},
 		"relative after a name": {func(f *Flags) { f.NodeName, f.StateDir = "bee", "x" }, "--state-dir"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,6 +147,23 @@ func TestNew_EndpointHealthChecking(t *testing.T) {
 		flags.HealthChecking, flags.EndpointHealthChecking = test.health, test.endpoint
 		if a, err := New(flags); err != nil || a.HealthChecking != test.health || a.EndpointHealthChecking != test.want {
 			t.Errorf("%+v gives %v and %v, %v", test, a.HealthChecking, a.EndpointHealthChecking, err)
+		}
+	}
+}
+
+// The order of routes to one destination is the same for each metric: to pods of this node, past the tunnel, into the tunnel.
+func TestAgent_TunnelMetrics_KeepTheOrder(t *testing.T) {
+	t.Parallel()
+	for metric, want := range map[int][2]int{0: {1024, 2048}, 1: {2, 3}, 1024: {1025, 1026}, 5000: {5001, 5002}, 2147483645: {2147483646, 2147483647}} {
+		flags := DefaultFlags
+		flags.RouteMetric = metric
+		a, err := New(flags)
+		if err != nil || a.RouteMetric != metric {
+			t.Errorf("--route-metric=%d: %d, %v", metric, a.RouteMetric, err)
+		}
+		past, into := a.TunnelMetrics()
+		if [2]int{past, into} != want || past <= metric || into <= past {
+			t.Errorf("--route-metric=%d: %d past the tunnel, %d into it; want %d", metric, past, into, want)
 		}
 	}
 }

@@ -72,6 +72,7 @@ func (f Flags) tunnelFlags(flags *pflag.FlagSet) {
 	flags.String("underlay-protocol", f.UnderlayProtocol, "Family of the node addresses that the tunnel uses: ipv4, ipv6, or auto, which is ipv4 unless IPv4 is disabled")
 	flags.Bool("enable-host-legacy-routing", f.HostLegacyRouting, "Forward packets between pods of this node and pods of other nodes through the network stack of this node, so that netfilter "+
 		"(chain FORWARD) processes them; if false, programs forward them past the stack")
+	f.metricFlags(flags)
 	flags.Int("tunnel-port", f.TunnelPort, "UDP port of the tunnel, the same on all nodes and outside of --node-port-range; 0: 8472")
 }
 

@@ -175,7 +175,7 @@ func TestLoad_InvalidDirectory(t *testing.T) {
 
 func TestLoad_ForeignKeysAreOneWarning(t *testing.T) {
 	t.Parallel()
-	dir := directory(t, map[string]string{"route-metric": "1", "ces-slice-mode": "fcfs", "node-name": "bee"})
+	dir := directory(t, map[string]string{"policy-queue-size": "1", "ces-slice-mode": "fcfs", "node-name": "bee"})
 	flags := newFlags()
 	must(t, flags.Parse([]string{"--enable-gops", "--tunnel-source-port-range", "0-0", "--config-dir", dir}))
 	if flags.NArg() != 0 {
@@ -186,7 +186,7 @@ func TestLoad_ForeignKeysAreOneWarning(t *testing.T) {
 	if len(eff.Warnings) != 1 || len(eff.Ignored) != 5 {
 		t.Fatalf("warnings %q, ignored %q", eff.Warnings, eff.Ignored)
 	}
-	for _, want := range []string{"--enable-gops", "--tunnel-source-port-range", "WAGGLE_KVSTORE", "/route-metric", "/ces-slice-mode"} {
+	for _, want := range []string{"--enable-gops", "--tunnel-source-port-range", "WAGGLE_KVSTORE", "/policy-queue-size", "/ces-slice-mode"} {
 		if !strings.Contains(eff.Warnings[0], want) {
 			t.Errorf("%q does not name %s", eff.Warnings[0], want)
 		}

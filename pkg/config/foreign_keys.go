@@ -127,7 +127,7 @@ prometheus-serve-addr proxy-admin-port proxy-cluster-max-connections proxy-clust
 proxy-gid proxy-idle-timeout-seconds proxy-initial-fetch-timeout proxy-max-active-downstream-connections
 proxy-max-concurrent-retries proxy-max-connection-duration-seconds proxy-max-requests-per-connection
 proxy-portrange-max proxy-portrange-min proxy-prometheus-port proxy-xff-num-trusted-hops-egress
-proxy-xff-num-trusted-hops-ingress read-cni-conf restored-proxy-ports-age-limit route-metric
+proxy-xff-num-trusted-hops-ingress read-cni-conf restored-proxy-ports-age-limit
 service-no-backend-response socket-path srv6-encap-mode standalone-dns-proxy-server-port state-dir static-cnp-path
 status-collector-failure-threshold status-collector-interval status-collector-probe-check-timeout
 status-collector-stackdump-path status-collector-warning-threshold tofqdns-dns-reject-response-code

@@ -53,9 +53,8 @@ func routes(txn statedb.ReadTxn, t Tables) string {
 			if !prefix.IsValid() {
 				continue
 			}
-			key := fmt.Sprintf("%d/%s", desiredroutes.MainTable, prefix.Masked())
-			route, _, found := t.Routes.Get(txn, desiredroutes.ByKey(key))
-			if !found {
+			route := routeTo(txn, t, prefix.Masked())
+			if route == nil {
 				return fmt.Sprintf("the row of the route to %s", prefix.Masked())
 			}
 			if why := pending("route "+route.Dst.String(), route.Status); why != "" {
@@ -64,6 +63,16 @@ func routes(txn statedb.ReadTxn, t Tables) string {
 		}
 	}
 	return ""
+}
+
+// routeTo returns the row of the route to a pod CIDR of this node, of any metric, or nil.
+func routeTo(txn statedb.ReadTxn, t Tables, prefix netip.Prefix) *desiredroutes.Route {
+	for route := range t.Routes.List(txn, desiredroutes.ByOwner(desiredroutes.LocalNode)) {
+		if route.Dst == prefix {
+			return route
+		}
+	}
+	return nil
 }
 
 // pending returns the reason why a row is not in the kernel, or "" if it is. A row with the status Refreshing is in the kernel.

@@ -101,7 +101,7 @@ func TestEvaluate_EachMissingCondition(t *testing.T) {
 	host := &attachments.Attachment{Kind: attachments.TCX, Device: podlink.HostDevice, Hook: "egress", Program: "host_egress"}
 	device := &desireddevices.Device{Name: podlink.HostDevice}
 	prefix := netip.MustParsePrefix("10.1.0.0/24")
-	route := &desiredroutes.Route{Table: desiredroutes.MainTable, Dst: prefix}
+	route := &desiredroutes.Route{Owner: desiredroutes.LocalNode, Table: desiredroutes.MainTable, Dst: prefix, Metric: 100}
 	forward := &sysctls.Setting{Name: "net/ipv4/ip_forward", Owner: "base-devices"}
 	steps := []func(){
 		func() {

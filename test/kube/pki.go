@@ -32,7 +32,7 @@ func (c *Cluster) writeCredentials() error {
 	if err != nil {
 		return err
 	}
-	server, err := newPair("kube-apiserver", &ca, []string{apiIPv4, apiIPv6, "127.0.0.1", "::1", "10.96.0.1"})
+	server, err := newPair("kube-apiserver", &ca, []string{apiIPv4, apiIPv6, "127.0.0.1", "::1", "10.96.0.1"}, apiNames...)
 	if err != nil {
 		return err
 	}
@@ -83,8 +83,17 @@ type pair struct {
 	certPEM, keyPEM []byte
 }
 
-// newPair creates a certificate for addresses, signed by issuer. Without an issuer the certificate is self-signed and is a CA.
-func newPair(name string, issuer *pair, addresses []string) (p pair, err error) {
+// apiNames are the names of the API server.
+var apiNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+
+// ServingCertificate creates a self-signed certificate for a DNS name. It returns the certificate and its private key in PEM.
+func ServingCertificate(name string) (certificate, key []byte, err error) {
+	p, err := newPair(name, nil, nil, name)
+	return p.certPEM, p.keyPEM, err
+}
+
+// newPair creates a certificate for addresses and DNS names, signed by issuer. Without an issuer the certificate is self-signed and is a CA.
+func newPair(name string, issuer *pair, addresses []string, names ...string) (p pair, err error) {
 	if p.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return p, err
 	}
@@ -95,7 +104,7 @@ func newPair(name string, issuer *pair, addresses []string) (p pair, err error) 
 		NotAfter:     time.Now().Add(365 * 24 * time.Hour),
 		KeyUsage:     x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		IsCA:         issuer == nil, BasicConstraintsValid: true,
-		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+		DNSNames: names,
 	}
 	for _, a := range addresses {
 		template.IPAddresses = append(template.IPAddresses, net.ParseIP(a))

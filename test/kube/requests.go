@@ -48,9 +48,9 @@ func (n *Node) Requester(ctx context.Context, flags ...string) Requester {
 	})
 }
 
-// OutsideRequester returns a Requester outside all nodes.
-func (c *Cluster) OutsideRequester(ctx context.Context) Requester {
-	return asking(nil, func(args ...string) (string, error) { return c.RunOutside(ctx, append([]string{c.talk()}, args...)...) })
+// OutsideRequester returns a Requester outside all nodes that runs "talk ask" with the flags.
+func (c *Cluster) OutsideRequester(ctx context.Context, flags ...string) Requester {
+	return asking(flags, func(args ...string) (string, error) { return c.RunOutside(ctx, append([]string{c.talk()}, args...)...) })
 }
 
 // talk is the path of the program talk.

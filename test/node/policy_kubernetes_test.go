@@ -97,22 +97,27 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 		name string
 		try  func(*world, *testing.T)
 	}
-	for kind, groups := range map[string][]group{
-		"Kubernetes": {{"Selectors", (*world).kubernetesSelectors}, {"Directions", (*world).kubernetesDirections},
-			{"Ports", (*world).kubernetesPorts}, {"Blocks", (*world).kubernetesBlocks},
-			{"Changes", (*world).changesOfLabels}}, // the last group, because it changes labels of namespaces
-		"Cilium": {{"Peers", (*world).ciliumPeers}, {"Denies", (*world).ciliumDenies}, {"ICMP", (*world).ciliumICMP},
-			{"Services", (*world).ciliumServices},
-			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
+	for _, kind := range []struct {
+		name   string
+		args   []string // flags of the agent
+		groups []group
+	}{
+		{"Kubernetes", nil, []group{{"Selectors", (*world).kubernetesSelectors}, {"Directions", (*world).kubernetesDirections},
+			{"Ports", (*world).kubernetesPorts}, {"Blocks", (*world).kubernetesBlocks}, {"RangesWithoutSubject", (*world).rangesWithoutSubject},
+			{"Changes", (*world).changesOfLabels}}}, // the last group, because it changes labels of namespaces
+		{"Cilium", []string{fmt.Sprint("--policy-cidrs-per-namespace=", smallQuota)}, []group{{"Peers", (*world).ciliumPeers}, {"Denies", (*world).ciliumDenies},
+			{"ICMP", (*world).ciliumICMP}, {"Services", (*world).ciliumServices}, {"Subjects", (*world).ciliumSubjects},
+			{"UnsupportedFailsClosed", (*world).unsupportedFailsClosed}, {"UncheckedConnections", (*world).uncheckedConnections},
+			{"Requirements", (*world).ciliumRequirements}, {"RangesBeyondQuota", (*world).rangesBeyondQuota},
 			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
 			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
 			{"EstablishedConnectionsAreReevaluated", (*world).establishedConnectionsAreReevaluated},
-			{"RevokedClientsStayOut", (*world).revokedClientsStayOut}},
+			{"RevokedClientsStayOut", (*world).revokedClientsStayOut}}},
 	} {
-		t.Run(kind, func(t *testing.T) {
+		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			for _, g := range groups {
+			w := newWorld(t, kind.args...)
+			for _, g := range kind.groups {
 				t.Run(g.name, func(t *testing.T) { g.try(w, t) })
 			}
 		})

@@ -50,7 +50,7 @@ var tiers = []tier{
 	{name: "kernels", budget: 530 * time.Second, calls: kernels, stage: 2, seed: constantSeed, scaled: true,
 		about: "tests inside Debian's kernels 6.1 and 6.12 under qemu"},
 	{name: "node", budget: 900 * time.Second, calls: node, stage: 3, seed: treeSeed, scaled: true, about: "the real agent and plugin on private nodes"},
-	{name: "kube", budget: 550 * time.Second, calls: kube, stage: 4, seed: treeSeed, scaled: true, decides: decidesKube,
+	{name: "kube", budget: 590 * time.Second, calls: kube, stage: 4, seed: treeSeed, scaled: true, decides: decidesKube,
 		about: "a real Kubernetes; the result is cached by content, kernel and Debian packages"},
 }
 

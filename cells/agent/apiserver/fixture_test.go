@@ -121,8 +121,8 @@ func newFixture(t *testing.T) *fixture {
 	f.api.Ready.Devices = filled(t, db, desireddevices.NewTable,
 		&desireddevices.Device{Name: podlink.HostDevice, Status: reconciler.StatusDone()})
 	f.api.Ready.Routes = filled(t, db, desiredroutes.NewTable,
-		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("10.0.1.0/24"), Status: reconciler.StatusDone()},
-		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("fd00:1::/64"), Status: reconciler.StatusDone()})
+		&desiredroutes.Route{Owner: desiredroutes.LocalNode, Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("10.0.1.0/24"), Status: reconciler.StatusDone()},
+		&desiredroutes.Route{Owner: desiredroutes.LocalNode, Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("fd00:1::/64"), Status: reconciler.StatusDone()})
 	f.api.Links = table(t, db, devices.NewTable)
 	cart := loadbalancer.Address{Addr: netip.MustParseAddr("10.0.1.7"), Port: 8080, Protocol: loadbalancer.TCP}
 	other := loadbalancer.Address{Addr: netip.MustParseAddr("10.0.2.7"), Port: 8080, Protocol: loadbalancer.TCP}

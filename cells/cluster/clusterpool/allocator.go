@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cilium/hive/cell"
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -22,12 +23,19 @@ import (
 // allocator assigns pod CIDRs while this replica leads.
 type allocator struct {
 	params
-	logged string // last logged fault
+	logged  string        // last logged fault
+	limiter *rate.Limiter // of rounds, over all terms of this replica as the leader
+}
+
+func newAllocator(p params) *allocator {
+	return &allocator{params: p, limiter: rate.NewLimiter(rate.Every(sustained), burst)}
 }
 
 const (
 	settle     = 100 * time.Millisecond // combines nodes that are created at the same time into one round
 	between    = time.Second            // minimum time between the starts of two rounds, each of which lists all nodes
+	sustained  = 4 * time.Second        // time between the starts of two rounds while nodes change all the time
+	burst      = 4                      // rounds that may start sooner, so there are at most burst + 1 min / sustained = 19 lists a minute
 	failedWait = 2 * time.Second        // retry interval after a failed write
 	resync     = 5 * time.Minute        // full round that repairs missed watch events
 	pageSize   = 500
@@ -50,7 +58,9 @@ func (a *allocator) run(ctx context.Context, health cell.Health) error {
 // lead runs rounds until ctx ends or a round fails.
 func (a *allocator) lead(ctx context.Context, health cell.Health) error {
 	for {
-		watchdog.Busy(ctx)
+		if err := watchdog.Sleep(ctx, a.limiter.Reserve().Delay()); err != nil {
+			return err
+		}
 		began := time.Now()
 		r, err := a.round(ctx)
 		if err != nil {
@@ -60,10 +70,8 @@ func (a *allocator) lead(ctx context.Context, health cell.Health) error {
 		if err := a.follow(ctx, r); err != nil {
 			return err
 		}
-		select {
-		case <-time.After(max(settle, between-time.Since(began))):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := watchdog.Sleep(ctx, max(settle, between-time.Since(began))); err != nil {
+			return err
 		}
 	}
 }
@@ -195,7 +203,7 @@ func (a *allocator) report(health cell.Health, r result) {
 		wrong = append(wrong, fmt.Errorf("and %d more, see the table cluster-pool", count-most))
 	}
 	if err := errors.Join(wrong...); err != nil {
-		if text := err.Error(); text != a.logged { // rounds may run every second
+		if text := err.Error(); text != a.logged { // rounds may run every few seconds
 			a.Log.Warn("Pod CIDRs of nodes", "wrong", count, "error", err)
 			a.logged = text
 		}

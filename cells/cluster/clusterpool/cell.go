@@ -45,6 +45,5 @@ func register(group job.Group, p params) {
 	if p.Client == nil || len(p.Settings.families) == 0 {
 		return
 	}
-	a := &allocator{params: p}
-	watchdog.AddRetried(group, "give-cidrs", a.run, retryMin, retryMax)
+	watchdog.AddRetried(group, "give-cidrs", newAllocator(p).run, retryMin, retryMax)
 }

@@ -119,8 +119,8 @@ func newReplica(t *testing.T, client *kubeapi.Client, c Config) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &replica{&allocator{params: params{Log: slog.New(slog.DiscardHandler), DB: db, Table: rows, Leadership: table, Settings: set,
-		Client: client}}, table}
+	return &replica{newAllocator(params{Log: slog.New(slog.DiscardHandler), DB: db, Table: rows, Leadership: table, Settings: set,
+		Client: client}), table}
 }
 
 func (r *replica) lead(t *testing.T, leads bool) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -101,7 +102,11 @@ func (c *contributions) print() string {
 	defer c.mu.Unlock()
 	var lines []string
 	for r := range c.routes.All(c.db.ReadTxn()) {
-		lines = append(lines, strings.Join([]string{r.Owner, r.Dst.String(), "dev", r.Device, "src", r.Src.String()}, " "))
+		line := strings.Join([]string{r.Owner, r.Dst.String(), "dev", r.Device, "src", r.Src.String()}, " ")
+		if r.Metric != 0 {
+			line += " metric " + strconv.Itoa(r.Metric)
+		}
+		lines = append(lines, line)
 	}
 	for owner, settings := range c.settings {
 		for _, s := range settings {

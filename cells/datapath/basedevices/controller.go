@@ -27,7 +27,7 @@ import (
 // owner, routesOwner and podRoutesOwner are the owners of this cell's rows in other tables.
 const (
 	owner          = "base-devices"
-	routesOwner    = "local-node"
+	routesOwner    = desiredroutes.LocalNode
 	podRoutesOwner = "endpoints-outside"
 )
 
@@ -118,8 +118,8 @@ func (c *controller) inputs(r *loop.Round) (in inputs) {
 func (c *controller) contribute(in inputs, pods outside) error {
 	err := c.Sysctls.Replace(owner, desiredSysctls(c.Agent))
 	if in.node != nil && in.node.Ready && in.restored {
-		err = errors.Join(err, c.Routes.Replace(podRoutesOwner, pods.routes()),
-			c.Routes.Replace(routesOwner, desiredRoutes(in.node)))
+		err = errors.Join(err, c.Routes.Replace(podRoutesOwner, withMetric(pods.routes(), c.Agent.RouteMetric)),
+			c.Routes.Replace(routesOwner, withMetric(desiredRoutes(in.node), c.Agent.RouteMetric)))
 	}
 	return err
 }

@@ -119,6 +119,14 @@ func route(dst netip.Prefix, router netip.Addr) desiredroutes.Route {
 	return r
 }
 
+// withMetric sets the metric of routes in place, and returns them.
+func withMetric(routes []desiredroutes.Route, metric int) []desiredroutes.Route {
+	for i := range routes {
+		routes[i].Metric = metric
+	}
+	return routes
+}
+
 // desiredSysctls returns the settings of the network namespace without which packets of pods do not pass the stack.
 func desiredSysctls(a agentconfig.Agent) []sysctls.Setting {
 	var all []sysctls.Setting

@@ -118,12 +118,16 @@ func seenAs(r route) *devices.Route {
 // commands returns script commands that contribute routes, change the fake and print it.
 func (k *fakeKernel) commands(w desiredroutes.Writer) hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"want": script.Command(script.CmdUsage{Summary: "replace the routes of an owner", Args: "owner [prefix,device,source]..."},
+		"want": script.Command(script.CmdUsage{Summary: "replace the routes of an owner", Args: "owner [prefix,device,source[,metric]]..."},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				var routes []desiredroutes.Route
 				for _, spec := range args[1:] {
 					f := strings.Split(spec, ",")
-					routes = append(routes, desiredroutes.Route{Table: 254, Dst: netip.MustParsePrefix(f[0]), Device: f[1], Src: netip.MustParseAddr(f[2])})
+					r := desiredroutes.Route{Table: 254, Dst: netip.MustParsePrefix(f[0]), Device: f[1], Src: netip.MustParseAddr(f[2])}
+					if len(f) > 3 {
+						r.Metric, _ = strconv.Atoi(f[3])
+					}
+					routes = append(routes, r)
 				}
 				return nil, w.Replace(args[0], routes)
 			}),

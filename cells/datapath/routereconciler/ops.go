@@ -67,7 +67,8 @@ func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, r
 	return nil
 }
 
-// Prune implements reconciler.Operations. It removes every owned route without a row.
+// Prune implements reconciler.Operations. It removes every owned route without a row. A route whose destination has a row with another metric stays until the
+// kernel has a route of such a row, so that packets always have a route.
 func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*desiredroutes.Route, statedb.Revision]) error {
 	err := o.prune(rows)
 	select {
@@ -78,24 +79,39 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*desire
 	return err
 }
 
+// place has the properties by which the kernel identifies a route.
+type place struct {
+	table    int
+	dst      netip.Prefix
+	priority int
+}
+
 func (o *ops) prune(rows iter.Seq2[*desiredroutes.Route, statedb.Revision]) error {
-	type destination struct {
-		table    int
-		dst      netip.Prefix
-		priority int
-	}
-	keep := make(map[destination]struct{})
+	keep := make(map[place]struct{})
+	missing := make(map[place]struct{}) // destinations, with priority 0, of which the kernel has no desired route
 	for row := range rows {
-		keep[destination{row.Table, row.Dst, wanted(row, 0).Priority}] = struct{}{}
+		keep[place{row.Table, row.Dst, row.Priority()}] = struct{}{}
+		missing[place{row.Table, row.Dst, 0}] = struct{}{}
 	}
 	all, err := o.kernel.List()
 	if err != nil {
 		return err
 	}
-	var errs []error
+	var stale []route
 	for _, have := range all {
-		_, ok := keep[destination{have.Table, have.Dst, have.Priority}]
-		if ok || have.Protocol != desiredroutes.Protocol {
+		if have.Protocol != desiredroutes.Protocol {
+			continue
+		}
+		if _, ok := keep[place{have.Table, have.Dst, have.Priority}]; ok {
+			delete(missing, place{have.Table, have.Dst, 0})
+		} else {
+			stale = append(stale, have)
+		}
+	}
+	var errs []error
+	for _, have := range stale {
+		if _, ok := missing[place{have.Table, have.Dst, 0}]; ok {
+			errs = append(errs, fmt.Errorf("delete route %s metric %d: the route that replaces it is not in the kernel yet", have, have.Priority))
 			continue
 		}
 		if err := o.kernel.Delete(have); err != nil {

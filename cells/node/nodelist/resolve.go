@@ -83,7 +83,7 @@ func candidates(self string, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node) [
 			c = &candidate{row: &nodes.Node{Name: n.Name, UID: n.UID}, created: n.Created}
 			byName[n.Name] = c
 		}
-		c.row.Receives = receivesOf(n)
+		c.row.Receives, c.row.EncryptionKey = receivesOf(n), n.EncryptionKey
 		if c.cilium = n; n.Name != self {
 			c.row.Source = nodes.CiliumNode
 		}

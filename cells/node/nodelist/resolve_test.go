@@ -295,6 +295,24 @@ func TestResolve_CountsTheRangesOfTheNode(t *testing.T) {
 	}
 }
 
+// The key of a node comes from its CiliumNode, also the key of this node. A Node without a CiliumNode has none.
+func TestResolve_EncryptionKey_ComesFromTheCiliumNode(t *testing.T) {
+	t.Parallel()
+	var objects []*cilium.Node
+	for name, key := range map[string]uint8{"self": 1, "a": 3, "b": 255, "c": 0} {
+		n := ciliumNode(name, 1, "")
+		n.EncryptionKey = key
+		objects = append(objects, n)
+	}
+	got := map[string]uint8{}
+	for _, row := range resolve(self, false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("d", 1, "192.0.2.3")}, objects) {
+		got[row.Name] = row.EncryptionKey
+	}
+	if want := map[string]uint8{"self": 1, "a": 3, "b": 255, "c": 0, "d": 0}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 func TestResolve_ManyClaimsAreBounded(t *testing.T) {
 	t.Parallel()
 	greedy := ciliumNode("greedy", 1, "192.0.2.9")

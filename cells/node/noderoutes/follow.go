@@ -129,6 +129,7 @@ func (r *routing) readTunnel(txn statedb.ReadTxn, changed *statedb.WatchSet) (re
 	mtu, _, found := r.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
 	for self := range r.LocalNode.All(txn) {
 		now, ready = tunnel{routers: [2]netip.Addr{self.IPv4.Router, self.IPv6.Router}, mtu: mtu.RouteMTU}, self.Ready && found
+		now.past, now.into = r.Agent.TunnelMetrics()
 		break
 	}
 	if now != r.tunnel {
@@ -268,7 +269,7 @@ func (r *routing) toNextHop(p netip.Prefix) (desiredroutes.Route, bool) {
 	}
 	route := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p}
 	if r.Agent.Tunnel() {
-		route.Metric = directMetric
+		route.Metric = r.tunnel.past
 	}
 	return route, false
 }

@@ -12,19 +12,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Metrics with a tunnel. Routes into the tunnel cover the ranges of all nodes, and routes past the tunnel have the lower metric, so packets always have a route
-// while a route past the tunnel is added or deleted. The metrics must not be 0: the kernel deletes a route of any metric when a request has metric 0.
-const (
-	directMetric = 1024
-	tunnelMetric = 2048
-)
-
 // tunnel contains the properties of this node that routes with a tunnel depend on.
 type tunnel struct {
 	// routers are the source addresses (IPv4, IPv6) of packets from this node to pods of other nodes; invalid in a family without a router address. They are the
 	// same with and without the tunnel, so that connections survive a change of the mode.
 	routers [2]netip.Addr
 	mtu     int // MTU of inner packets in bytes
+	// past and into are the metrics of routes past the tunnel and into it ([agentconfig.Agent.TunnelMetrics]). Routes into the tunnel cover the ranges of all nodes,
+	// and routes past the tunnel have the lower metric, so packets always have a route while a route past the tunnel is added or deleted.
+	past, into int
 }
 
 // router returns the router address of a family.
@@ -51,7 +47,7 @@ func rangesOf(n *nodes.Node, network *onlink.Network) (ranges []netip.Prefix, pr
 // packets get their own routes while there are at most [maxRoutes], so that senders learn the path MTU. The caller must not use the route in a family without a
 // router address.
 func (t tunnel) route(p netip.Prefix, size int) desiredroutes.Route {
-	r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: t.router(p.Addr().Is6()), MTU: size, Metric: tunnelMetric}
+	r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: t.router(p.Addr().Is6()), MTU: size, Metric: t.into}
 	if p.Addr().Is4() {
 		r.Scope = unix.RT_SCOPE_LINK
 	}
@@ -64,7 +60,7 @@ func (t tunnel) direct(n *nodes.Node, size int, network *onlink.Network) (routes
 	for _, ipv6 := range []bool{false, true} {
 		found, _ := routesOf(n, ipv6, network)
 		for _, r := range found {
-			if r.Src, r.MTU, r.Metric = t.router(ipv6), size, directMetric; r.Src.IsValid() {
+			if r.Src, r.MTU, r.Metric = t.router(ipv6), size, t.past; r.Src.IsValid() {
 				routes = append(routes, r)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -18,8 +19,8 @@ import (
 // tables, each a moment later. Current policies with labels of the previous run match neither the previous nor the current state: they may not isolate a pod
 // that both states isolate. Until the inputs agree, the enforced policies stay.
 type catchUp struct {
-	over  bool
-	since time.Time // when a derived row was first found outdated, after all tables were read; zero if none is
+	over bool
+	wait wait // for derived rows that are outdated, after all tables were read
 }
 
 // inputTimeout is the longest time for which all endpoints wait for an input of one, such as an identity that cannot be obtained.
@@ -34,14 +35,9 @@ func (in *inputs) behind(txn statedb.ReadTxn, changed *statedb.WatchSet, now tim
 	if why := in.unread(txn); why != "" {
 		return why
 	}
-	why := in.unmade(txn, changed)
-	switch {
-	case why == "":
-		c.since = time.Time{}
-	case c.since.IsZero():
-		c.since = now
-	}
-	if why != "" && now.Sub(c.since) < inputTimeout {
+	if why := in.unmade(txn, changed); why == "" {
+		c.wait = wait{}
+	} else if !c.wait.over(now) {
 		return why
 	}
 	c.over = in.synced(txn, now)
@@ -59,7 +55,8 @@ func (in *inputs) unread(txn statedb.ReadTxn) string {
 }
 
 // unmade returns a derived input that is not up to date, "" if all are: a table that is not initialized, a node without a row, the labels, ports or identity
-// of a restored endpoint that do not match its pod, or an identity of the cluster that is not in the table identities.
+// of a restored endpoint that do not match its pod, or an identity of the cluster that is not in the table identities. It adds channels to changed that close
+// when this may have ended, as far as [inputs.read] has not added them: of endpoints, pods, namespaces, identities and the identities of endpoints.
 func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string {
 	if done, initialized := in.Endpoints.Initialized(txn); !done {
 		changed.Add(initialized)
@@ -71,7 +68,9 @@ func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string 
 	}
 	if name := clusternodes.Unresolved(txn, in.KubernetesNodes, in.CiliumNodes, in.Nodes); name != "" {
 		_, more := in.Nodes.AllWatch(txn)
-		changed.Add(more)
+		_, _, kubernetes, _ := in.KubernetesNodes.GetWatch(txn, k8s.NodeByName(name))
+		_, _, ofCilium, _ := in.CiliumNodes.GetWatch(txn, cilium.NodeByName(name))
+		changed.Add(more, kubernetes, ofCilium) // the node may be deleted before it has a row
 		return "the addresses and ranges of the node " + name
 	}
 	restored := false
@@ -97,6 +96,8 @@ func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string 
 	}
 	for row := range in.CiliumIdentities.All(txn) {
 		if _, _, found := in.Identities.Get(txn, identities.ByID(row.ID)); !found {
+			_, _, deleted, _ := in.CiliumIdentities.GetWatch(txn, cilium.IdentityByName(row.Key()))
+			changed.Add(deleted)
 			return fmt.Sprintf("identity %d", row.ID)
 		}
 	}

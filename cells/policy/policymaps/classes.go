@@ -127,8 +127,8 @@ func (c *controller) inUse(id uint32) bool {
 	if c.mayHave(id) || c.views.identities[id] > 0 {
 		return true
 	}
-	for ep, slot := range c.store.slots {
-		if v, seen := c.views.by[ep]; slot.identity == id && (!seen || v.restored || v.untaken) {
+	for ep := range c.previous.endpointsWith(id) {
+		if v, seen := c.views.by[ep]; !seen || v.restored || v.untaken {
 			return true
 		}
 	}

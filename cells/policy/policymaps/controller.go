@@ -38,14 +38,10 @@ type controller struct {
 	announced map[uint32]bool
 	// announcedTo is the revision of the table identities up to which all identities are announced.
 	announcedTo statedb.Revision
-	// marks and rangeMarks are the revisions of the rows that the verify job had marked pending when this round began.
-	marks, rangeMarks map[statedb.Revision]bool
-	// marksTo and rangeMarksTo are the revisions of the tables up to which rows were checked for marks.
-	marksTo, rangeMarksTo statedb.Revision
+	marks       marks
 
 	views     *views
-	steady    bool      // the last round was complete and had no error, so the next one may evaluate only changed endpoints
-	settled   bool      // the last round was steady and left nothing to write, to publish or to remove
+	last      lastRound
 	lastWhole time.Time // when [controller.invalidate] last made a round evaluate everything
 
 	complete bool   // endpoint-policies is initialized
@@ -55,14 +51,27 @@ type controller struct {
 	retry    time.Duration
 	problems []error // errors of this round
 	overflow overflow
-	// untaken are the endpoints whose rows the datapath had not applied in the last round.
-	untaken []uint16
-	// factsChanged closes when the datapath may have applied rows.
-	factsChanged <-chan struct{}
 	// reevaluate means that flows may have been evaluated with wrong classes of their peers. Guarded by mu.
 	reevaluate   bool
 	reevaluating bool          // the round raises revisions because of reevaluate: see [controller.reevaluateFlows]
 	repaired     chan struct{} // closes when the verify job has repaired classes. Guarded by mu.
+}
+
+// marks has the rows that the verify job has marked pending.
+type marks struct {
+	policies, ranges     map[statedb.Revision]bool // revisions of the rows that were marked when this round began
+	policiesTo, rangesTo statedb.Revision          // revisions of the tables up to which rows were checked for marks
+}
+
+// lastRound is what the last round has left: see [controller.wait].
+type lastRound struct {
+	steady  bool // it was complete and had no error, so the next one may evaluate only changed endpoints
+	settled bool // it was steady and left nothing to write, to publish or to remove
+	late    bool // some endpoint has no row
+	// untaken are the endpoints whose rows the datapath had not applied.
+	untaken []uint16
+	// factsChanged closes when the datapath may have applied rows.
+	factsChanged <-chan struct{}
 }
 
 func newController(p params) *controller {
@@ -86,11 +95,12 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		began := time.Now()
 		c.in.read(txn, changed, began)
 		waiting := c.in.waiting(txn, changed, began)
-		again := recheckInterval
+		var again time.Duration
 		if waiting == "" {
 			again = c.pass(txn, changed)
 		} else {
-			c.steady, c.settled = false, false
+			again = c.in.expires(began)
+			c.last.steady, c.last.settled = false, false
 		}
 
 		c.report(health, waiting)
@@ -103,14 +113,15 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 // restore reads the maps and subscribes to the tables from which policies are compiled.
 func (c *controller) restore() (err error) {
-	if err := errors.Join(c.store.restore(), c.cidrs.restore(), c.known.restore(), c.classes.restore()); err != nil {
+	slots, err := c.store.restore()
+	if err := errors.Join(err, c.cidrs.restore(), c.known.restore(), c.classes.restore()); err != nil {
 		return err
 	}
 	if c.in, err = newInputs(c.params); err != nil {
 		return fmt.Errorf("follow the tables that policies are made from: %w", err)
 	}
-	c.previous = newPreviousRun(c.store, c.classes)
-	c.in.peers.slots = c.store.slots
+	c.previous = newPreviousRun(slots, c.store, c.classes)
+	c.in.previous = &c.previous
 	c.in.alive, c.store.alive = c.alive, c.alive
 	c.store.peers, c.classes.peers = c, c
 	return nil
@@ -119,13 +130,15 @@ func (c *controller) restore() (err error) {
 // pass runs one reconciliation round: it updates the maps and the tables to a snapshot, as far as currently possible. It returns the delay after which
 // another round is necessary without a change; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.Duration {
-	_, c.factsChanged = c.Facts.AllWatch(txn)
+	began := time.Now()
+	_, c.last.factsChanged = c.Facts.AllWatch(txn)
+	c.watchInitialized(txn, changed)
 	_, marked := c.Compiled.AllWatch(txn) // by the verify job
 	_, markedCIDRs := c.Named.AllWatch(txn)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.takeMarks(txn)
-	c.previous.settle(c.in.synced(txn, time.Now()))
+	c.previous.settle(c.in.synced(txn, began))
 	c.store.frozen = !c.previous.settled
 	c.in.services.paced = c.previous.settled
 
@@ -157,11 +170,22 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 		c.findOverflow()
 	}
 	c.show(want)
-	c.steady = c.complete && c.previous.settled && len(c.problems) == 0
-	c.settled = c.steady && (want.idle || want.done)
+	c.last.steady = c.complete && c.previous.settled && len(c.problems) == 0
+	c.last.settled = c.last.steady && (want.idle || want.done)
+	c.last.late = want.late
 
-	changed.Add(c.factsChanged, marked, markedCIDRs, c.repaired)
-	return c.again(want)
+	changed.Add(c.last.factsChanged, marked, markedCIDRs, c.repaired)
+	return c.again(want, began)
+}
+
+// watchInitialized adds the channels of the tables that are not complete yet. A table may become complete without a change of its rows. A restored endpoint
+// without facts waits for the table of facts, and so do the entries of the previous run; endpoint-policies is complete after the other two.
+func (c *controller) watchInitialized(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	for _, table := range []statedb.TableMeta{c.Facts, c.Endpoints, c.Of} {
+		if done, initialized := table.Initialized(txn); !done {
+			changed.Add(initialized)
+		}
+	}
 }
 
 // enforce writes entries and publishes the policies whose entries are in the maps.
@@ -185,38 +209,37 @@ func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 	want.done = c.cleanUp(want, named)
 }
 
-// recheckInterval is the longest delay of the next round while the controller waits for another cell: for inputs, or for the datapath to apply published rows.
-const recheckInterval = time.Second
+// sooner returns the shorter of two delays; a delay of 0 means never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
 
-// again removes deleted identities that are no longer in use. It returns the delay after which another round is necessary without a change; 0 for never.
-func (c *controller) again(w *wanted) time.Duration {
+// again removes deleted identities that are no longer in use. It returns the delay after which another round is necessary without a change; 0 for never. A
+// round that waits for another cell needs no delay: the channels in the watch set of the round close when the other cell has acted. began is the time at
+// which the round has called [inputs.synced].
+func (c *controller) again(w *wanted, began time.Time) time.Duration {
 	forgotten, again := c.in.forget(func(id uint32) bool { return c.views.identities[id] > 0 }, time.Now())
 	for _, id := range forgotten {
 		delete(c.announced, id) // an identity that is created again is new
 		c.known.remove(id)
 	}
-	earliest := func(d time.Duration) {
-		if again == 0 || d < again {
-			again = d
-		}
-	}
-	if settle := c.in.settleAgain(time.Now()); settle > 0 {
-		earliest(settle)
-	}
+	again = sooner(again, c.in.settleAgain(time.Now()))
 	if len(c.problems) > 0 {
 		c.retry = min(max(2*c.retry, minRetry), maxRetry)
-		earliest(c.retry)
+		again = sooner(again, c.retry)
 	} else {
 		c.retry = 0
 	}
-	if w.written || w.late || c.in.copied.lasts() {
-		earliest(recheckInterval)
-	}
-	if w.again || len(forgotten) > 0 { // the next round removes the forgotten identities from the maps
-		earliest(time.Nanosecond)
+	again = sooner(again, c.in.copied.left(began))
+	// The next round removes the forgotten identities from the maps. If the datapath need not change anything for the new rows, it reports nothing.
+	if w.again || len(forgotten) > 0 || w.rewritten && !c.pending(c.DB.ReadTxn()) {
+		return time.Nanosecond
 	}
 	if left, necessary := c.in.services.due(time.Now()); necessary {
-		earliest(max(left, time.Nanosecond))
+		again = sooner(again, max(left, time.Nanosecond))
 	}
 	return again
 }
@@ -233,8 +256,10 @@ type wanted struct {
 	kept     []*policycompiler.Compiled // desired policies of endpoints that keep a policy of the previous run
 	flips    bool                       // some endpoint changes to another policy id
 	written  bool                       // this round wrote rows that the datapath must apply
-	late     bool                       // some endpoint has no row yet
-	again    bool                       // another round can continue at once
+	// rewritten means that one of these rows belongs to an endpoint that had a row or that gets no facts. The datapath may have nothing to apply for it.
+	rewritten bool
+	late      bool // some endpoint has no row yet
+	again     bool // another round can continue at once
 }
 
 // compile numbers the named address ranges and compiles the policies of the endpoints that this round evaluates.
@@ -247,8 +272,8 @@ func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 		c.in.resolver.SetCIDRs(c.cidrs.numbers)
 	}
 	w := &wanted{ids: c.look(txn)}
-	w.idle = c.settled && len(w.ids) == 0 && !c.cidrs.moved
-	c.untaken = slices.Sorted(maps.Keys(c.views.untaken))
+	w.idle = c.last.settled && len(w.ids) == 0 && !c.cidrs.moved
+	c.last.untaken = slices.Sorted(maps.Keys(c.views.untaken))
 	return w
 }
 
@@ -340,7 +365,7 @@ func (c *controller) note(err error) {
 func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again time.Duration) bool {
 	limited, cancel := ctx, context.CancelFunc(func() {})
 	pause := again
-	if whole := time.Until(c.lastWhole.Add(endpointfeed.FullPassInterval)); c.steady && (again == 0 || whole < again) {
+	if whole := time.Until(c.lastWhole.Add(endpointfeed.FullPassInterval)); c.last.steady && (again == 0 || whole < again) {
 		pause = max(whole, time.Nanosecond)
 	}
 	if pause > 0 {
@@ -356,8 +381,8 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 		switch {
 		case err != nil: // limited has expired, or ctx is done
 			return ctx.Err() == nil
-		case closed[0] == c.factsChanged && c.futile(again):
-			changed.Add(c.factsChanged)
+		case closed[0] == c.last.factsChanged && c.futile(again):
+			changed.Add(c.last.factsChanged)
 		case !c.in.passOver(closed[0], changed):
 			return ctx.Err() == nil
 		}
@@ -371,17 +396,22 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 }
 
 // futile reports whether a round would change nothing although endpoint facts have changed: a row that the last round waited for is still pending, or no row
-// was pending and no retry is scheduled.
+// was pending, each endpoint has a row, and no retry is scheduled.
 func (c *controller) futile(again time.Duration) bool {
 	if len(c.in.peers.unsettled) > 0 || len(c.store.stale) > 0 {
 		return false
 	}
 	txn := c.DB.ReadTxn()
-	_, c.factsChanged = c.Facts.AllWatch(txn)
-	if len(c.untaken) == 0 {
-		return again == 0
+	_, c.last.factsChanged = c.Facts.AllWatch(txn)
+	if len(c.last.untaken) == 0 {
+		return again == 0 && !c.last.late
 	}
-	for _, id := range c.untaken {
+	return c.pending(txn)
+}
+
+// pending reports whether the datapath has not yet applied a row that the last round has written or waited for. It will change the facts then.
+func (c *controller) pending(txn statedb.ReadTxn) bool {
+	for _, id := range c.last.untaken {
 		row, _, found := c.Published.Get(txn, endpointpolicies.ByEndpoint(id))
 		if ep := c.in.subjects[id]; found && ep != nil && !c.taken(txn, ep, row) {
 			return true

@@ -27,7 +27,8 @@ const identityGrace = 10 * time.Second
 type inputs struct {
 	params
 	resolver *policycompiler.Resolver
-	alive    func() // reports progress, see [controller]
+	alive    func()       // reports progress, see [controller]
+	previous *previousRun // of the controller
 
 	kubernetes *changefeed.Feed[*k8s.NetworkPolicy]
 	cilium     *changefeed.Feed[*cilium.Policy]
@@ -246,7 +247,8 @@ func (in *inputs) identity(o *identities.Identity, gone bool, now time.Time) {
 
 // forget removes identities that were deleted at least [identityGrace] ago, unless used reports true or ipcache names them: entries about an identity must
 // apply as long as a peer has it in the maps. It returns the removed identities and the delay until the next call, 0 if none is necessary. A call before that
-// costs nothing: identities are checked at most once in a tenth of the grace period.
+// costs nothing: identities are checked at most once in a tenth of the grace period. The table ipcache has no index by identity, so no channel tells that it
+// names an identity no longer; nothing waits for that.
 func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uint32, again time.Duration) {
 	if left := in.forgetAt.Sub(now); left > 0 && len(in.leaving) > 0 {
 		return nil, left

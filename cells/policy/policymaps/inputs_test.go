@@ -64,10 +64,10 @@ func TestSynced_OnlyCopyOfGroups(t *testing.T) {
 	}
 	put(t, w.DB, w.CiliumPolicies.(statedb.RWTable[*cilium.Policy]), &cilium.Policy{Namespace: "a", Name: "p",
 		Spec: []byte(`{"endpointSelector": {}, "ingress": [{"fromCIDRSet": [{"cidrGroupRef": "g"}]}]}`)})
-	if synced(0) || synced(inputTimeout-1) || !w.in.copied.lasts() {
+	if synced(0) || synced(inputTimeout-1) || w.in.copied.left(now.Add(inputTimeout-1)) != 1 {
 		t.Error("it does not wait for their list")
 	}
-	if !synced(inputTimeout) || w.in.copied.lasts() {
+	if !synced(inputTimeout) || w.in.copied.left(now.Add(inputTimeout)) != 0 {
 		t.Error("it waits for ever")
 	}
 	put(t, w.DB, rows, sources.Source{Table: w.CiliumPolicies.Name(), State: sources.Snapshot})

@@ -30,13 +30,12 @@ import (
 // [identityGrace], because the maps are written after the tables.
 type peers struct {
 	loaded bool // whether the resolver has all pods, because a rule names ports of peers
-	// unsettled has the keys of pods that may change without a change of their rows. The value has the former identities under which a pod is still denied,
-	// and the time since which it no longer has them.
+	// unsettled has the keys of pods that may change without a change of their rows: each round evaluates them, and each change of endpoint-facts begins a
+	// round. The value has the former identities under which a pod is still denied, and the time since which it no longer has them.
 	unsettled map[string]map[uint32]time.Time
 	// misplaced has the pods on other nodes with addresses that no pod of their node may have, according to the known nodes.
 	misplaced map[string]bool
 	nodes     *clusternodes.Follower // nil unless enabled: it takes memory for each node
-	slots     map[uint16]slot        // slots of the endpoints when this run began
 	claims    *podclaims.Claims      // addresses of pods on other nodes; nil unless enabled
 }
 
@@ -68,9 +67,7 @@ func (in *inputs) updatePeers(txn statedb.ReadTxn, changed *statedb.WatchSet, ke
 		if p.loaded {
 			in.resolver.ForgetPods()
 			p.nodes.Close()
-			slots := p.slots
 			in.peers = newPeers()
-			in.peers.slots = slots
 		}
 		return
 	}
@@ -154,15 +151,11 @@ func (in *inputs) updatePeer(txn statedb.ReadTxn, key string, now time.Time) {
 	in.resolver.UpsertPod(key, as...)
 }
 
-// settleAgain returns the delay until unsettled pods must be checked again; 0 if there are none.
+// settleAgain returns the delay after which the first grace period of an unsettled pod ends; 0 if there is none.
 func (in *inputs) settleAgain(now time.Time) (again time.Duration) {
 	for _, leaving := range in.peers.unsettled {
-		next := recheckInterval // the facts of the datapath may change as well
 		for _, since := range leaving {
-			next = min(next, max(identityGrace-now.Sub(since), time.Millisecond))
-		}
-		if again == 0 || next < again {
-			again = next
+			again = sooner(again, max(identityGrace-now.Sub(since), time.Millisecond))
 		}
 	}
 	return again
@@ -192,7 +185,7 @@ func (in *inputs) localPeer(txn statedb.ReadTxn, attachment string) (as []policy
 	}
 	if row, found := endpointpolicies.Of(txn, in.Published, ep.ID, attachment); found {
 		by(row.Identity)
-	} else if s, had := in.peers.slots[ep.ID]; had && ep.Restored && int(s.ifindex) == ep.HostIfIndex {
+	} else if s, had := in.previous.slot(ep); had {
 		by(s.identity)
 	}
 	if f, _, found := in.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID)); found && int(f.IfIndex) == ep.HostIfIndex {

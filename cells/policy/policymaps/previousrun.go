@@ -1,6 +1,7 @@
 package policymaps
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
@@ -10,7 +11,7 @@ import (
 // previousRun has the policies that the previous run enforced. While policies come from the copy on disk only, which may lack the newest ones, restored endpoints
 // keep these, unless the copy allows nothing beyond them.
 type previousRun struct {
-	slots   map[uint16]slot
+	slots   map[uint16]slot                        // of the endpoints, when this run began; only the methods of previousRun read them
 	entries map[uint32]map[policycompiler.Key]bool // whether an entry denies, by policy id and key
 	denies  bool                                   // some entries deny identities or classes
 	settled bool                                   // policies come from their sources, not from the copy on disk
@@ -18,8 +19,8 @@ type previousRun struct {
 	classes bool                                   // the previous run had classes of identities, so all programs know them: see [controller.startClasses]
 }
 
-func newPreviousRun(s *store, k *identityClasses) previousRun {
-	e := previousRun{slots: s.slots, entries: map[uint32]map[policycompiler.Key]bool{}, classes: len(k.written) > 0}
+func newPreviousRun(slots map[uint16]slot, s *store, k *identityClasses) previousRun {
+	e := previousRun{slots: slots, entries: map[uint32]map[policycompiler.Key]bool{}, classes: len(k.written) > 0}
 	e.nested = len(s.nested) > 0
 	for k, entry := range s.stale {
 		if e.entries[k.ID] == nil {
@@ -42,6 +43,17 @@ func (e *previousRun) settle(synced bool) {
 func (e *previousRun) slot(ep *endpoints.Endpoint) (slot, bool) {
 	s, found := e.slots[ep.ID]
 	return s, found && ep.Restored && int(s.ifindex) == ep.HostIfIndex
+}
+
+// endpointsWith yields the local ids of the endpoints that peers knew by an identity when this run began.
+func (e *previousRun) endpointsWith(identity uint32) iter.Seq[uint16] {
+	return func(yield func(uint16) bool) {
+		for id, s := range e.slots {
+			if s.identity == identity && !yield(id) {
+				return
+			}
+		}
+	}
 }
 
 // has reports whether an endpoint keeps its restored policy if the desired one cannot be published.

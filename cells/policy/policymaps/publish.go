@@ -272,7 +272,8 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 		}
 		if previous == nil || !previous.Equal(row) {
 			w.written, c.in.marked[id] = true, true
-			c.untaken = append(c.untaken, id)
+			w.rewritten = w.rewritten || previous != nil || c.in.subjects[id].Quarantine != ""
+			c.last.untaken = append(c.last.untaken, id)
 			_, _, _ = c.Published.Insert(write, row)
 		}
 	}

@@ -106,5 +106,16 @@ func (w *wait) over(now time.Time) bool {
 
 func (w *wait) end() { w.done = true }
 
-// lasts reports whether the timeout is running.
-func (w *wait) lasts() bool { return !w.since.IsZero() && !w.done }
+// left returns the delay until the timeout expires; 0 if it is not running. With the time of a call of over it is 0 only if over reported true.
+func (w *wait) left(now time.Time) time.Duration {
+	if w.since.IsZero() || w.done {
+		return 0
+	}
+	return max(inputTimeout-now.Sub(w.since), 0)
+}
+
+// expires returns the delay after which the first timeout of a wait for inputs expires; 0 if none is running. All other ends of such a wait close a channel of
+// the watch set with which waiting was called.
+func (in *inputs) expires(now time.Time) time.Duration {
+	return sooner(in.unreadGroups.left(now), in.catchUp.wait.left(now))
+}

@@ -15,23 +15,23 @@ import (
 // takeMarks reads the rows that the verify job has marked pending, so that their entries are written again. It reads only rows that were written since the
 // last round began.
 func (c *controller) takeMarks(txn statedb.ReadTxn) {
-	c.marks = map[statedb.Revision]bool{}
-	for row, revision := range c.Compiled.LowerBound(txn, statedb.ByRevision[*policyentries.Policy](c.marksTo+1)) {
+	c.marks.policies = map[statedb.Revision]bool{}
+	for row, revision := range c.Compiled.LowerBound(txn, statedb.ByRevision[*policyentries.Policy](c.marks.policiesTo+1)) {
 		if h := c.store.byID[row.ID]; h != nil && row.Status.Kind == reconciler.StatusKindPending {
-			h.broken, c.marks[revision] = true, true
+			h.broken, c.marks.policies[revision] = true, true
 		}
 	}
-	c.rangeMarks = map[statedb.Revision]bool{}
-	for row, revision := range c.Named.LowerBound(txn, statedb.ByRevision[*namedcidrs.CIDR](c.rangeMarksTo+1)) {
+	c.marks.ranges = map[statedb.Revision]bool{}
+	for row, revision := range c.Named.LowerBound(txn, statedb.ByRevision[*namedcidrs.CIDR](c.marks.rangesTo+1)) {
 		if row.Status.Kind != reconciler.StatusKindPending {
 			continue
 		}
-		c.rangeMarks[revision], c.cidrs.moved = true, true
+		c.marks.ranges[revision], c.cidrs.moved = true, true
 		if c.cidrs.written[row.Prefix] == row.Identity {
 			c.cidrs.written[row.Prefix] = 0
 		}
 	}
-	c.marksTo, c.rangeMarksTo = c.Compiled.Revision(txn), c.Named.Revision(txn)
+	c.marks.policiesTo, c.marks.rangesTo = c.Compiled.Revision(txn), c.Named.Revision(txn)
 }
 
 // show writes the state of the cell to the tables policies, policy-entries, policy-classes and named-cidrs.
@@ -68,7 +68,7 @@ func (c *controller) showCompiled(txn statedb.WriteTxn) {
 		}
 		status := statusOf(h)
 		old, revision, found := c.Compiled.Get(txn, policyentries.ByID(id))
-		if found && old.Status.Kind == reconciler.StatusKindPending && !c.marks[revision] {
+		if found && old.Status.Kind == reconciler.StatusKindPending && !c.marks.policies[revision] {
 			continue // marked since this round began, so the next round handles it
 		}
 		if found && old.Compiled == h.is && old.Users == h.users && old.Status.Kind == status.Kind && old.Status.GetError() == status.GetError() {
@@ -107,7 +107,7 @@ func (c *controller) showNamed(txn statedb.WriteTxn) {
 			row.Status = reconciler.StatusError(errors.New("it waits for the policies that are to know it"))
 		}
 		old, revision, found := c.Named.Get(txn, namedcidrs.ByPrefix(prefix))
-		if found && old.Status.Kind == reconciler.StatusKindPending && !c.rangeMarks[revision] {
+		if found && old.Status.Kind == reconciler.StatusKindPending && !c.marks.ranges[revision] {
 			continue
 		}
 		if found && old.Equal(row) && old.Status.Kind == row.Status.Kind && old.Status.GetError() == row.Status.GetError() {

@@ -25,7 +25,6 @@ type store struct {
 	frozen  bool                              // no id may be changed in place, because policies come from the copy on disk only
 	moved   bool                              // this round has assigned an id or has entries to write
 	old     capacity                          // number of entries in stale
-	slots   map[uint16]slot                   // slots of the endpoints of the previous run
 	nested  map[uint32]bool                   // policy ids of the previous run with nested address ranges
 	peers   peerState
 }
@@ -43,16 +42,16 @@ func newStore(maps entryMaps) *store {
 		current: map[*policycompiler.Compiled]bool{}, last: 1}
 }
 
-// restore reads the entries and slots of the previous run. Its ids are not assigned again while an endpoint may have one.
-func (s *store) restore() (err error) {
+// restore reads the entries of the previous run. It returns the slots of that run, whose ids are not assigned again while an endpoint may have one.
+func (s *store) restore() (slots map[uint16]slot, err error) {
 	if s.capacity, err = s.maps.Capacity(); err != nil {
-		return err
+		return nil, err
 	}
-	if s.slots, err = s.maps.Slots(); err != nil {
-		return err
+	if slots, err = s.maps.Slots(); err != nil {
+		return nil, err
 	}
 	s.stale, s.nested, s.last = map[entryKey]policycompiler.Entry{}, map[uint32]bool{}, 1
-	for _, slot := range s.slots {
+	for _, slot := range slots {
 		s.last = max(s.last, slices.Max(slot.ids[:]))
 		for i, id := range slot.ids {
 			if slot.shapes[i]&policycompiler.ShapeNested != 0 {
@@ -64,7 +63,7 @@ func (s *store) restore() (err error) {
 	for end := false; !end; {
 		var some map[entryKey]policycompiler.Entry
 		if some, end, err = s.maps.Some(&c, batch); err != nil {
-			return err
+			return nil, err
 		}
 		for k, e := range some {
 			s.stale[k] = e
@@ -72,7 +71,7 @@ func (s *store) restore() (err error) {
 			s.last = max(s.last, k.ID)
 		}
 	}
-	return nil
+	return slots, nil
 }
 
 // next returns a new id, which no entry and no slot of an endpoint names.

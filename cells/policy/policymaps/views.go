@@ -168,7 +168,7 @@ func (c *controller) look(txn statedb.ReadTxn) []uint16 {
 // wholeRound reports whether the round has to evaluate all endpoints: until the first complete round without an error, after an error, after a change that
 // affects more than single endpoints, and once a minute: see [controller.invalidate].
 func (c *controller) wholeRound() bool {
-	return !c.steady || c.in.all || len(c.marks)+len(c.rangeMarks) > 0 || c.in.resolver.NeedsCompile()
+	return !c.last.steady || c.in.all || len(c.marks.policies)+len(c.marks.ranges) > 0 || c.in.resolver.NeedsCompile()
 }
 
 // invalidate makes the round evaluate everything once in [endpointfeed.FullPassInterval], in case a change was not reported.

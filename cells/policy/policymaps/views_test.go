@@ -199,15 +199,15 @@ func compareRounds(t *testing.T, random *rand.Rand) {
 			}
 			for range rounds {
 				if w == whole {
-					w.steady, w.lastWhole, w.marksTo, w.rangeMarksTo = false, time.Time{}, 0, 0
+					w.last.steady, w.lastWhole, w.marks.policiesTo, w.marks.rangesTo = false, time.Time{}, 0, 0
 				}
-				before, settled := w.views, w.settled
+				before, settled := w.views, w.last.settled
 				txn := w.round(t)
 				if w == one {
 					if w.views == before {
 						partial++
 					}
-					if settled && w.settled {
+					if settled && w.last.settled {
 						idle++
 					}
 					require.Equal(t, w.seenFromScratch(txn), w.views, "after change %d", n)

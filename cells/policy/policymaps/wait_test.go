@@ -2,6 +2,7 @@ package policymaps
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -26,8 +28,8 @@ func TestFutile_FactsOfADD(t *testing.T) {
 	txn := w.DB.ReadTxn()
 	w.in.read(txn, statedb.NewWatchSet(), time.Now())
 	again := w.pass(txn, statedb.NewWatchSet())
-	require.Equal(t, []uint16{5}, w.untaken)
-	require.Equal(t, recheckInterval, again, "a pass looks again in any case")
+	require.Equal(t, []uint16{5}, w.last.untaken)
+	require.Zero(t, again, "only the facts end the wait: see TestWakeUp_FactsOfADD")
 
 	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(5))
 	require.True(t, found)
@@ -35,7 +37,7 @@ func TestFutile_FactsOfADD(t *testing.T) {
 		Status: reconciler.StatusPending()}
 	put(t, w.DB, w.facts, f)
 	require.True(t, w.futile(again), "they are not written yet")
-	require.Equal(t, []uint16{5}, w.untaken)
+	require.Equal(t, []uint16{5}, w.last.untaken)
 
 	done := *f
 	put(t, w.DB, w.facts, done.WithStatus(reconciler.StatusDone()))
@@ -82,23 +84,28 @@ func TestPassOver_AddressesOfOtherNodes(t *testing.T) {
 	require.False(t, w.in.passOver(closed[0], changed), "a rule names ports of peers")
 }
 
-// TestPeers_SlotsOutliveTheRule: the slots that endpoints had when this run began are still known when another rule names ports of peers.
+// TestPeers_SlotsOutliveTheRule: the identities that endpoints had when this run began are still known when another rule names ports of peers.
 func TestPeers_SlotsOutliveTheRule(t *testing.T) {
 	w := newBench(t, 4, 1)
 	read := func() { w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now()) }
-	slots := map[uint16]slot{7: {ifindex: 3}}
-	w.in.peers.slots = slots
+	w.previous.slots = map[uint16]slot{7: {ifindex: 3, identity: 999}}
+	put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 7, ContainerID: "7", IfName: "eth0", HostIfIndex: 3, Restored: true})
+	known := func() bool {
+		return slices.ContainsFunc(w.in.resolver.PodAs("7:eth0"), func(p *policycompiler.Pod) bool { return p.Identity == 999 })
+	}
 	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
 	named := &k8s.NetworkPolicy{Namespace: "ns-0", Name: "to-web", IsEgress: true, Egress: []k8s.PolicyRule{{
 		Peers: []k8s.Peer{{Namespaces: &k8s.Selector{}}}, Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: "web"}}}}}
 	put(t, w.DB, rules, named)
 	read()
-	require.True(t, w.in.peers.loaded)
+	require.True(t, known())
 	txn := w.DB.WriteTxn(rules)
 	_, _, err := rules.Delete(txn, named)
 	require.NoError(t, err)
 	txn.Commit()
 	read()
-	require.False(t, w.in.peers.loaded)
-	require.Equal(t, slots, w.in.peers.slots)
+	require.False(t, known())
+	put(t, w.DB, rules, named)
+	read()
+	require.True(t, known())
 }

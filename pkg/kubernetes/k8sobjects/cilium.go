@@ -17,10 +17,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// CiliumNode converts a CiliumNode. Addresses and CIDRs stay as written: their readers validate them.
+// CiliumNode converts a CiliumNode. Addresses and CIDRs stay as written: their readers validate them. A key outside of 0 to 255 is read as 0, so that the node
+// keeps its addresses.
 func CiliumNode(o *ciliumv2.CiliumNode) *cilium.Node {
 	row := &cilium.Node{Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Annotations: o.Annotations,
 		HealthIPv4: o.Spec.Health.IPv4, HealthIPv6: o.Spec.Health.IPv6}
+	if key := o.Spec.Encrypt.Key; key > 0 && key <= math.MaxUint8 {
+		row.EncryptionKey = uint8(key)
+	}
 	if len(o.Spec.IPAM.PodCIDRs) > 0 {
 		row.PodCIDRs = o.Spec.IPAM.PodCIDRs
 	}

@@ -136,3 +136,14 @@ func TestEndpointSlice_ServingDefaultsToTrue(t *testing.T) {
 		require.Equal(t, c.want, row.(*k8s.EndpointSlice).Endpoints[0].Serving, "%+v", c)
 	}
 }
+
+// An agent of another node writes the key: a value outside of the range must not make the node unusable.
+func TestCiliumNode_EncryptionKey_OutOfRangeIsNone(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[int]uint8{0: 0, 1: 1, 255: 255, 256: 0, -1: 0} {
+		row := k8sobjects.CiliumNode(&ciliumv2.CiliumNode{Spec: ciliumv2.NodeSpec{Encrypt: ciliumv2.NodeEncryption{Key: key},
+			Addresses: []ciliumv2.NodeAddress{{Type: "InternalIP", IP: "192.0.2.1"}}}})
+		require.Equal(t, want, row.EncryptionKey, "key %d", key)
+		require.Len(t, row.Addresses, 1, "key %d", key)
+	}
+}

@@ -27,6 +27,8 @@ type Node struct {
 	PodCIDRs    []string          `json:"podCIDRs,omitempty"` // as written; may not be valid CIDRs
 	HealthIPv4  string            `json:"healthIPv4,omitempty"`
 	HealthIPv6  string            `json:"healthIPv6,omitempty"`
+	// EncryptionKey is the index of the node's key, 1 to 255; 0: none, or not in this range.
+	EncryptionKey uint8 `json:"encryptionKey,omitempty"`
 }
 
 // Key is the name.
@@ -34,7 +36,7 @@ func (n *Node) Key() string { return n.Name }
 
 // Equal compares everything.
 func (n *Node) Equal(o *Node) bool {
-	return n.Name == o.Name && n.UID == o.UID && n.Created == o.Created && n.HealthIPv4 == o.HealthIPv4 && n.HealthIPv6 == o.HealthIPv6 &&
+	return n.Name == o.Name && n.UID == o.UID && n.Created == o.Created && n.HealthIPv4 == o.HealthIPv4 && n.HealthIPv6 == o.HealthIPv6 && n.EncryptionKey == o.EncryptionKey &&
 		slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs) && maps.Equal(n.Annotations, o.Annotations)
 }
 

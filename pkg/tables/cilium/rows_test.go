@@ -28,7 +28,7 @@ func everyField[T any](t *testing.T, zero T, equal func(a, b *T) bool) {
 		switch v.Kind() {
 		case reflect.String:
 			v.SetString("x")
-		case reflect.Uint32, reflect.Uint64:
+		case reflect.Uint8, reflect.Uint32, reflect.Uint64:
 			v.SetUint(1)
 		case reflect.Int64:
 			v.SetInt(1)

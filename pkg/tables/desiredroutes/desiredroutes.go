@@ -19,6 +19,9 @@ const Protocol = 87
 // MainTable is the routing table of packets that match no rule with another table (RT_TABLE_MAIN, rtnetlink(7)).
 const MainTable = 254
 
+// LocalNode is the owner of the routes to the pod ranges of this node.
+const LocalNode = "local-node"
+
 // Route is one row.
 type Route struct {
 	Owner  string            `json:"owner"`  // the feature that wants it

@@ -56,12 +56,14 @@ type Node struct {
 	Former    int            `json:"former,omitempty"`    // number of previous ranges at the end of CIDRs: pods of the node may still have addresses of them
 	Receives  Receives       `json:"receives,omitzero"`   // also of the local node, as published to other nodes
 	Refused   []Refusal      `json:"refused,omitempty"`
+	// EncryptionKey is the index of the node's key, 1 to 255, from its CiliumNode; 0: none. The agent does not encrypt, and only displays it.
+	EncryptionKey uint8 `json:"encryptionKey,omitempty"`
 }
 
 // Equal compares everything.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.UID == o.UID && n.Source == o.Source && slices.Equal(n.Addresses, o.Addresses) &&
-		slices.Equal(n.CIDRs, o.CIDRs) && n.FromNode == o.FromNode && n.Former == o.Former && n.Receives == o.Receives && slices.Equal(n.Refused, o.Refused)
+		slices.Equal(n.CIDRs, o.CIDRs) && n.FromNode == o.FromNode && n.Former == o.Former && n.Receives == o.Receives && n.EncryptionKey == o.EncryptionKey && slices.Equal(n.Refused, o.Refused)
 }
 
 // Address returns the address by which other nodes reach the node in one family: the first InternalIP, otherwise the first ExternalIP. It is invalid if

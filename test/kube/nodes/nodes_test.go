@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waggle-net/waggle/test/kube"
+	"github.com/waggle-net/waggle/test/kube/servicechecks"
 )
 
 const notReadyTaint = "node.cilium.io/agent-not-ready"
@@ -18,6 +19,16 @@ func TestPrivilegedNodes_Lifecycle(t *testing.T) {
 	w := newWorld(t)
 	t.Run("pods of all nodes reach each other", w.reach)
 	t.Run("services with servers on other nodes", w.services)
+	t.Run("beside each other", func(t *testing.T) {
+		checks := &servicechecks.World{Cluster: w.Cluster, A: w.one, B: w.two}
+		parallel := func(name string, test func(*testing.T)) {
+			t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
+		}
+		parallel("traffic policy Local", func(t *testing.T) { servicechecks.Local(t, checks) })
+		parallel("affinity", func(t *testing.T) { servicechecks.Affinity(t, checks) })
+		parallel("names and the API server", func(t *testing.T) { servicechecks.Names(t, checks) })
+		parallel("a webhook", w.webhook)
+	})
 	w.talk(t)
 	t.Run("policies between nodes", w.policies)
 	if t.Failed() {

@@ -46,7 +46,8 @@ func newWorld(t *testing.T) *world {
 		allowed: c.NewClients("allowed", "-within", briefly), denied: c.NewClients("denied", "-within", briefly)}
 	var loading errgroup.Group
 	loading.Go(func() error { return c.LoadTalk(t.Context()) })
-	if err := errors.Join(c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true"), loading.Wait()); err != nil {
+	// The API server, which is outside the nodes, calls webhooks by ClusterIPs.
+	if err := errors.Join(c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "bpf-lb-external-clusterip=true"), loading.Wait()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -62,7 +63,9 @@ func newWorld(t *testing.T) *world {
 		w.tunnels(t, n)
 	}
 	for name, n := range w.servers() {
-		w.serve(t, kube.Server(name, n))
+		pod := kube.Server(name, n)
+		pod.Labels["stays"] = "true" // of the servers of servicechecks.Affinity
+		w.serve(t, pod)
 	}
 	return w
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/test/kube"
+	"github.com/waggle-net/waggle/test/kube/servicechecks"
 )
 
 // TestPrivilegedServices_Lifecycle runs the lifecycle of Services on one cluster. After each step it checks the clients that run continuously.
@@ -30,13 +31,18 @@ func TestPrivilegedServices_Lifecycle(t *testing.T) {
 			t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
 		}
 		parallel("all servers are replaced", func(t *testing.T) { c.replaced(t, func() error { return nil }) })
-		parallel("traffic policy Local", func(t *testing.T) { local(t, w) })
+		parallel("traffic policy Local", func(t *testing.T) { servicechecks.Local(t, w.World) })
 		parallel("no server", func(t *testing.T) { empty(t, s) })
 		parallel("host port", func(t *testing.T) { hostPort(t, w) })
-		parallel("names and the API server", func(t *testing.T) { names(t, w) })
-		parallel("affinity", func(t *testing.T) { affinity(t, s) })
+		parallel("names and the API server", func(t *testing.T) { servicechecks.Names(t, w.World) })
+		parallel("affinity", func(t *testing.T) { servicechecks.Affinity(t, w.World) })
 		parallel("ranges of clients", func(t *testing.T) { ranges(t, s) })
 		parallel("external addresses", func(t *testing.T) { external(t, s) })
+		parallel("external addresses of a node", func(t *testing.T) { nodeAddress(t, s) })
+		parallel("addresses that the load balancer terminates", func(t *testing.T) { proxied(t, s) })
+		parallel("annotations", func(t *testing.T) { annotated(t, s) })
+		parallel("slices that are used in part or not", func(t *testing.T) { partialSlice(t, s) })
+		parallel("a Node that is used in part", func(t *testing.T) { partialNode(t, w) })
 		parallel("internal traffic policy Local", func(t *testing.T) { near(t, s) })
 		parallel("a server connects to itself", func(t *testing.T) { hairpin(t, s) })
 		parallel("a server on the network of its node", func(t *testing.T) { hostNetwork(t, s) })
@@ -48,7 +54,7 @@ func TestPrivilegedServices_Lifecycle(t *testing.T) {
 	})
 	t.Run("another target port", func(t *testing.T) { otherPort(t, c) })
 	t.Run("agents are killed while servers are replaced", func(t *testing.T) {
-		c.replaced(t, func() error { return errors.Join(kill(t, w.a), kill(t, w.b)) })
+		c.replaced(t, func() error { return errors.Join(kill(t, w.A), kill(t, w.B)) })
 	})
 	t.Run("the DaemonSet restarts while servers are replaced", func(t *testing.T) {
 		c.replaced(t, func() error {
@@ -146,11 +152,11 @@ func serverUnreachable(t *testing.T, c *clients) {
 		t.Fatal(err)
 	}
 	c.Until(t, "answers without an API server", kube.AnyServer)
-	if err := kill(t, c.b); err != nil {
+	if err := kill(t, c.B); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.WaitFor(t.Context(), "another agent", func() error {
-		out, err := c.b.Waggle(t.Context(), "status")
+		out, err := c.B.Waggle(t.Context(), "status")
 		if err == nil && !strings.Contains(out, "from the copy on disk of ") {
 			err = errors.New(out)
 		}
@@ -162,7 +168,7 @@ func serverUnreachable(t *testing.T, c *clients) {
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.WaitFor(t.Context(), "the agents to be synced", func() error { return errors.Join(synced(t, c.a), synced(t, c.b)) }); err != nil {
+	if err := c.WaitFor(t.Context(), "the agents to be synced", func() error { return errors.Join(synced(t, c.A), synced(t, c.B)) }); err != nil {
 		t.Fatal(err)
 	}
 	c.Lost(t, before, c.Until(t, "answers with the API server", kube.AnyServer))

@@ -1,7 +1,6 @@
 package services_test
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -31,19 +30,19 @@ spec:
 
 // unready tests a server that is never ready. One Service publishes it to clients, another one does not.
 func unready(t *testing.T, s *stays) {
-	published := s.service(t, "published", "ClusterIP", 86, "app: unready", "publishNotReadyAddresses: true")
-	unpublished := s.service(t, "unpublished", "ClusterIP", 87, "app: unready", "")
-	s.apply(t, lateServer, "unready", s.b.Name, "readinessProbe: {tcpSocket: {port: 9}, periodSeconds: 1}")
-	s.answers(t, s.pod(t, "one"), "unready", s.one, kube.BothTargets("80", published...)...)
-	s.requireRejected(t, s.pod(t, "one"), "80", unpublished...)
+	published := s.Service(t, "published", "ClusterIP", 86, "app: unready", "publishNotReadyAddresses: true")
+	unpublished := s.Service(t, "unpublished", "ClusterIP", 87, "app: unready", "")
+	s.ApplyManifest(t, lateServer, "unready", s.B.Name, "readinessProbe: {tcpSocket: {port: 9}, periodSeconds: 1}")
+	s.Answers(t, s.FromPod(t, "one"), "unready", s.one, kube.BothTargets("80", published...)...)
+	s.RequireRejected(t, s.FromPod(t, "one"), "80", unpublished...)
 }
 
 // ending tests a terminating server, which gets traffic only as long as no other server is ready.
 func ending(t *testing.T, s *stays) {
-	cluster := s.service(t, "ending", "NodePort", 88, "app: ending", "")
-	inside, node := kube.BothTargets("80", cluster...), kube.BothTargets("30088", s.b.IPv4, s.b.IPv6)
-	s.apply(t, lateServer, "ending", s.b.Name, "lifecycle: {preStop: {sleep: {seconds: 40}}}")
-	s.answers(t, s.pod(t, "one"), "ending", s.one, inside...)
+	cluster := s.Service(t, "ending", "NodePort", 88, "app: ending", "")
+	inside, node := kube.BothTargets("80", cluster...), kube.BothTargets("30088", s.B.IPv4, s.B.IPv6)
+	s.ApplyManifest(t, lateServer, "ending", s.B.Name, "lifecycle: {preStop: {sleep: {seconds: 40}}}")
+	s.Answers(t, s.FromPod(t, "one"), "ending", s.one, inside...)
 	ips, err := s.PodIPs(t.Context(), "default/ending")
 	if err != nil {
 		t.Fatal(err)
@@ -64,25 +63,25 @@ func ending(t *testing.T, s *stays) {
 			t.Fatal(err)
 		}
 	}
-	s.answers(t, s.pod(t, "one"), "ending", s.one, inside...)
-	s.answers(t, s.outside(t), "ending", kube.ServerAddresses(), node...)
+	s.Answers(t, s.FromPod(t, "one"), "ending", s.one, inside...)
+	s.Answers(t, s.FromOutside(t), "ending", kube.ServerAddresses(), node...)
 
-	next := kube.Server("next", s.b)
+	next := kube.Server("next", s.B)
 	next.Labels = map[string]string{"app": "ending"}
 	if err := s.RunPod(t.Context(), next); err != nil {
 		t.Fatal(err)
 	}
-	s.answers(t, s.pod(t, "one"), "next", s.one, append(append(inside, inside...), inside...)...)
-	s.answers(t, s.outside(t), "next", kube.ServerAddresses(), append(append(node, node...), node...)...)
+	s.Answers(t, s.FromPod(t, "one"), "next", s.one, append(append(inside, inside...), inside...)...)
+	s.Answers(t, s.FromOutside(t), "next", kube.ServerAddresses(), append(append(node, node...), node...)...)
 	// The terminating server still accepts direct connections.
-	if got, err := s.pod(t, "one")(kube.Targets("tcp", "8080", ips...)...); err != nil {
+	if got, err := s.FromPod(t, "one")(kube.Targets("tcp", "8080", ips...)...); err != nil {
 		t.Errorf("the first server by its own addresses: %q, %v", got, err)
 	}
 }
 
 // masquerade tests that a server outside sees the node's address of a pod's connection, and that pods on the other node see the pod's address.
 func masquerade(t *testing.T, s *stays) {
-	server, err := s.StartOutside("server", s.a.Tool("kube/talk"), "serve", "8080")
+	server, err := s.StartOutside("server", s.A.Tool("kube/talk"), "serve", "8080")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,21 +94,21 @@ func masquerade(t *testing.T, s *stays) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.answers(t, s.pod(t, "one"), machine, []string{s.a.IPv4, s.a.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
-	s.answers(t, s.pod(t, "two"), machine, []string{s.b.IPv4, s.b.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
-	s.answers(t, s.pod(t, "one"), "two", s.one, kube.BothTargets("8080", s.two...)...)
-	s.answers(t, s.pod(t, "two"), "one", s.two, kube.BothTargets("8080", s.one...)...)
+	s.Answers(t, s.FromPod(t, "one"), machine, []string{s.A.IPv4, s.A.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
+	s.Answers(t, s.FromPod(t, "two"), machine, []string{s.B.IPv4, s.B.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
+	s.Answers(t, s.FromPod(t, "one"), "two", s.one, kube.BothTargets("8080", s.two...)...)
+	s.Answers(t, s.FromPod(t, "two"), "one", s.two, kube.BothTargets("8080", s.one...)...)
 	// Replies to connections from outside over the router's routes to pods keep the pod's address.
-	s.answers(t, s.outside(t), "one", kube.ServerAddresses(), kube.BothTargets("8080", s.one...)...)
+	s.Answers(t, s.FromOutside(t), "one", kube.ServerAddresses(), kube.BothTargets("8080", s.one...)...)
 }
 
 // anotherAddress adds addresses to a device of node b and removes them. Node ports must be reachable at the addresses exactly meanwhile.
 func anotherAddress(t *testing.T, w *world) {
 	const ipv4, ipv6 = "198.51.100.12", "2001:db8:51::12"
-	w.lead(t, w.b, ipv4, ipv6)
+	w.RouteTo(t, w.B, ipv4, ipv6)
 	command := func(line string) {
 		t.Helper()
-		if _, err := w.b.Run(t.Context(), strings.Fields(line)...); err != nil {
+		if _, err := w.B.Run(t.Context(), strings.Fields(line)...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,20 +118,10 @@ func anotherAddress(t *testing.T, w *world) {
 	for range 2 {
 		command("ip addr add " + ipv4 + "/24 dev another")
 		command("ip addr add " + ipv6 + "/64 dev another nodad")
-		if err := w.WaitFor(t.Context(), "answers", func() error { _, err := w.outside(t)(targets...); return err }); err != nil {
+		if err := w.WaitFor(t.Context(), "answers", func() error { _, err := w.FromOutside(t)(targets...); return err }); err != nil {
 			t.Fatal(err)
 		}
 		command("ip addr flush dev another scope global")
-		if err := w.WaitFor(t.Context(), "the frontends to go", func() error {
-			out, err := w.b.Waggle(t.Context(), "bpf", "lb", "list", "--frontends")
-			for _, target := range targets {
-				if at := frontend(target); strings.Contains(out, " "+at+" ") {
-					err = errors.Join(err, fmt.Errorf("%s is there: %s", at, out))
-				}
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		w.Unknown(t, w.B, targets...)
 	}
 }

@@ -3,13 +3,13 @@ package services_test
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"regexp"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waggle-net/waggle/test/kube"
+	"github.com/waggle-net/waggle/test/kube/servicechecks"
 )
 
 // servesServices matches the status of a node without kube-proxy.
@@ -26,14 +26,13 @@ var web string
 
 // world is a cluster of two nodes with Waggle on both and routes to the pods of each.
 type world struct {
-	*kube.Cluster
-	a, b *kube.Node
+	*servicechecks.World
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}}})
-	w := &world{c, c.Nodes[0], c.Nodes[1]}
+	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, APIServerArgs: []string{lenient}, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}}})
+	w := &world{&servicechecks.World{Cluster: c, A: c.Nodes[0], B: c.Nodes[1]}}
 	var loading errgroup.Group
 	loading.Go(func() error { return c.LoadTalk(t.Context()) })
 	// Without bpf-lb-sock-terminate-pod-connections, a connected UDP socket in a pod keeps a server that was removed from the Service as long as the server
@@ -73,13 +72,5 @@ func (w *world) route(t *testing.T, n *kube.Node) {
 		if err := w.Route(cidr, n); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// apply applies a manifest that is formatted with args.
-func (w *world) apply(t *testing.T, manifest string, args ...any) {
-	t.Helper()
-	if err := w.Apply(t.Context(), fmt.Sprintf(manifest, args...)); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -186,6 +186,8 @@ func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
 		w.apply(t, kubernetesPolicy, "")
 		w.compare(t, anyPeer)
 	})
+	t.Run("Services as peers", func(t *testing.T) { toServices(t, w) })
+	t.Run("particular forms of policies", func(t *testing.T) { particularForms(t, w) })
 	step("a deny of Cilium's", ciliumPolicy, "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEntities: [cluster]}], ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]",
 		into("x/a", from("w/a w/b")))
 	t.Run("groups of CIDRs", func(t *testing.T) { groupsOfCIDRs(t, w) })
@@ -222,14 +224,7 @@ func (w *policyWorld) condition(t *testing.T, policy, status, reason string) {
 
 // groupsOfCIDRs changes CIDR groups that policies refer to. The API server's address is outside the cluster.
 func groupsOfCIDRs(t *testing.T, w *policyWorld) {
-	var slice struct {
-		Endpoints []struct{ Addresses []string }
-		Ports     []struct{ Port int }
-	}
-	if err := w.GetObject(t.Context(), "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes", &slice); err != nil {
-		t.Fatal(err)
-	}
-	server := tcp{"x/a", "server", slice.Endpoints[0].Addresses[0], fmt.Sprint(slice.Ports[0].Port)}
+	server := w.apiServer(t)
 	reached := func(what string, want bool) {
 		t.Helper()
 		if err := w.WaitFor(t.Context(), what, func() error {

@@ -31,7 +31,7 @@ func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true"); err != nil {
 		t.Fatal(err)
 	}
-	newReplica(t, c)
+	newReplicas(t, c)
 	untoldWhileTestFails(t, c, n)
 	answersIPv6(t, n, true)
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
@@ -165,7 +165,7 @@ func updated(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "annotate-k8s-node=true"); err != nil {
 		t.Fatal(err)
 	}
-	newReplica(t, c)
+	newReplicas(t, c)
 	if err := c.WaitFor(t.Context(), "another agent with a passed self-test of its own", func() error {
 		now, err := c.AgentPods(t.Context())
 		if err == nil && (len(now) != 1 || now[0] == old[0]) {
@@ -195,17 +195,16 @@ func updated(t *testing.T, c *kube.Cluster, n *kube.Node) {
 
 const configDigest = "waggle.io/config"
 
-// newReplica waits for a replica of the cluster role with the options of the Deployment. Both replicas need the same node: the new one cannot be scheduled
-// until the old one has terminated.
-func newReplica(t *testing.T, c *kube.Cluster) {
+// newReplicas waits for two ready replicas of the cluster role with the options of the Deployment, which the only node of the cluster runs.
+func newReplicas(t *testing.T, c *kube.Cluster) {
 	t.Helper()
-	if err := c.WaitFor(t.Context(), "a replica of the cluster role with the latest options", func() error { return replicaIsNew(t, c) }); err != nil {
+	if err := c.WaitFor(t.Context(), "two replicas of the cluster role with the latest options", func() error { return replicasAreNew(t, c) }); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// replicaIsNew returns nil if a replica of the cluster role from the current Deployment is ready.
-func replicaIsNew(t *testing.T, c *kube.Cluster) error {
+// replicasAreNew returns nil if two replicas of the cluster role from the current Deployment are ready.
+func replicasAreNew(t *testing.T, c *kube.Cluster) error {
 	var deployment struct {
 		Spec struct {
 			Template struct {
@@ -227,15 +226,18 @@ func replicaIsNew(t *testing.T, c *kube.Cluster) error {
 	if err := c.GetObject(t.Context(), "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name=waggle-cluster", &pods); err != nil {
 		return err
 	}
-	want := deployment.Spec.Template.Metadata.Annotations[configDigest]
+	want, ready := deployment.Spec.Template.Metadata.Annotations[configDigest], 0
 	for _, pod := range pods.Items {
 		for _, condition := range pod.Status.Conditions {
 			if condition.Type == "Ready" && condition.Status == "True" && pod.Metadata.Annotations[configDigest] == want {
-				return nil
+				ready++
 			}
 		}
 	}
-	return errors.New("no ready replica has the options of the Deployment")
+	if ready != 2 {
+		return fmt.Errorf("%d ready replicas have the options of the Deployment", ready)
+	}
+	return nil
 }
 
 // transition returns the time of the condition's last transition.

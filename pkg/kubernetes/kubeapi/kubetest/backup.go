@@ -25,6 +25,7 @@ func (s *Server) Restore(b Backup) {
 	defer s.store.mu.Unlock()
 	s.store.version, s.store.compacted, s.store.changes = b.version, b.version, nil
 	s.store.objects = cloneObjects(b.objects)
+	clear(s.store.keys)
 	s.store.wake()
 }
 

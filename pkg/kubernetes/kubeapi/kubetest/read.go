@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,13 +58,14 @@ func (s *Server) list(r *http.Request, c call) (any, error) {
 	}
 
 	items, next := []any{}, ""
-	objects := s.store.sorted(c.Resource)
+	keys := s.store.sortedKeys(c.Resource)
 	if asked != "" && s.store.takeEmpty(c.Resource) {
-		objects = nil
+		keys = nil
 	}
-	for _, object := range objects {
-		k := key(object.GetNamespace(), object.GetName())
-		if k <= after || !selected.match(object) {
+	first, _ := slices.BinarySearch(keys, after+"\x00") // the successor of after
+	for _, k := range keys[first:] {
+		object := s.store.objects[c.Resource][k]
+		if !selected.match(object) {
 			continue
 		}
 		if limit > 0 && len(items) == limit {

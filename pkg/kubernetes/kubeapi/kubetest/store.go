@@ -21,6 +21,7 @@ type store struct {
 	version   int64                                            // of the newest change
 	compacted int64                                            // changes up to this version are forgotten
 	objects   map[string]map[string]*unstructured.Unstructured // by resource, then "namespace/name"
+	keys      map[string][]string                              // sorted keys of objects, by resource; missing after an object was added or removed
 	changes   []change                                         // oldest first
 	changed   chan struct{}                                    // closed and replaced at every change
 	empty     map[string]int                                   // number of lists of a resource that will return no items
@@ -40,7 +41,7 @@ type change struct {
 func newStore() *store {
 	return &store{
 		version: 1, objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}),
-		empty: map[string]int{}, bookmarks: map[string]int{},
+		keys: map[string][]string{}, empty: map[string]int{}, bookmarks: map[string]int{},
 	}
 }
 
@@ -59,6 +60,7 @@ func (s *store) put(r kubeapi.Resource, object *unstructured.Unstructured) *unst
 	kind := watch.Modified
 	if old == nil {
 		kind = watch.Added
+		delete(s.keys, r.String())
 		stampNew(object, s.version+1)
 	} else {
 		object.SetUID(old.GetUID())
@@ -91,6 +93,7 @@ func (s *store) remove(resource, k string) bool {
 		return false
 	}
 	delete(s.objects[resource], k)
+	delete(s.keys, resource)
 	s.version++
 	last := old.DeepCopy()
 	last.SetResourceVersion(strconv.FormatInt(s.version, 10))
@@ -101,12 +104,22 @@ func (s *store) remove(resource, k string) bool {
 
 // sorted returns the objects of a resource by namespace and name. The caller must hold the lock.
 func (s *store) sorted(resource string) []*unstructured.Unstructured {
-	objects := s.objects[resource]
-	out := make([]*unstructured.Unstructured, 0, len(objects))
-	for _, k := range slices.Sorted(maps.Keys(objects)) {
-		out = append(out, objects[k])
+	keys := s.sortedKeys(resource)
+	out := make([]*unstructured.Unstructured, 0, len(keys))
+	for _, k := range keys {
+		out = append(out, s.objects[resource][k])
 	}
 	return out
+}
+
+// sortedKeys returns the keys of the objects of a resource. Each page of a list needs them. The caller must hold the lock.
+func (s *store) sortedKeys(resource string) []string {
+	keys, found := s.keys[resource]
+	if !found {
+		keys = slices.Sorted(maps.Keys(s.objects[resource]))
+		s.keys[resource] = keys
+	}
+	return keys
 }
 
 // after returns the changes of a resource after version; ok is false if some of them are forgotten. The caller must hold the lock.

@@ -6,6 +6,7 @@
 //	                                          send requests to all targets until the end, and print counts twice a second
 //	talk ask [-within D] TARGET...            send one request to each target concurrently, and print the answers
 //	talk resolve NAME                         resolve a name with the system's resolver
+//	talk refuse -certificate PEM PORT         serve a validating webhook that denies all requests
 //	talk api PATH                             read from the API server as clients inside a cluster do
 //
 // A target is tcp://ADDRESS:PORT, a connection per request; tcp-kept://ADDRESS:PORT, one connection for all requests; udp://ADDRESS:PORT, one unconnected
@@ -36,13 +37,14 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return errors.New("want serve, loop, ask, resolve or api, and its arguments")
+		return errors.New("want serve, loop, ask, resolve, refuse or api, and its arguments")
 	}
 	flags := flag.NewFlagSet("talk", flag.ExitOnError)
 	zone := flags.String("dns", "", "`name=address` that the first UDP port resolves")
 	drain := flags.Duration("drain", 0, "after SIGTERM, time without a request on a connection before the server ends")
 	every := flags.Duration("every", 50*time.Millisecond, "pause between the requests to a target")
 	within := flags.Duration("within", answerWithin, "time for the answer of a connection")
+	certificate := flags.String("certificate", "", "certificate and private `PEM` of the webhook")
 	_ = flags.Parse(args[1:]) // exits on an error
 	switch rest := flags.Args(); args[0] {
 	case "serve":
@@ -55,10 +57,12 @@ func run(args []string) error {
 		addresses, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip4", rest[0])
 		fmt.Println(addresses)
 		return err
+	case "refuse":
+		return refuse(*certificate, rest[0])
 	case "api":
 		return api(rest[0])
 	}
-	return fmt.Errorf("no %q: want serve, loop, ask, resolve or api", args[0])
+	return fmt.Errorf("no %q: want serve, loop, ask, resolve, refuse or api", args[0])
 }
 
 // requestAll sends one request to each target concurrently and prints the answers in the order of targets. The error names the targets without an answer.

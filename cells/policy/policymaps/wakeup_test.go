@@ -1,0 +1,270 @@
+package policymaps
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// takeOver applies the published rows as the cell endpoint-maps and its reconciler do: each row is pending at first.
+func (w *bench) takeOver(t *testing.T, ids ...uint16) {
+	t.Helper()
+	for _, status := range []reconciler.Status{reconciler.StatusPending(), reconciler.StatusDone()} {
+		for _, id := range ids {
+			w.apply(t, id, status)
+		}
+		synctest.Wait()
+	}
+}
+
+// identityOf returns the identity in the published row of an endpoint, 0 without a row.
+func (w *bench) identityOf(id uint16) uint32 {
+	synctest.Wait()
+	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(id))
+	if !found {
+		return 0
+	}
+	return row.Identity
+}
+
+// webPolicy allows pods with the label app=name to reach the pods of namespace ns-0.
+func webPolicy(name, app string) *k8s.NetworkPolicy {
+	return &k8s.NetworkPolicy{Namespace: "ns-0", Name: name, IsIngress: true, Ingress: []k8s.PolicyRule{{Peers: []k8s.Peer{{Pods: &k8s.Selector{MatchLabels: map[string]string{"app": app}}}}}}}
+}
+
+// TestWakeUp_FactsOfADD: the round that cleans up after an ADD follows when the datapath has applied its row, and not when it has begun to.
+func TestWakeUp_FactsOfADD(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 4, 0)
+		c, status := w.starts(t)
+		status()
+		w.takeOver(t, 1, 2, 3, 4)
+		began := time.Now()
+		w.add(t, 4)
+		require.NotZero(t, w.identityOf(5))
+		require.Equal(t, []uint16{5}, c.last.untaken)
+		w.takeOver(t, 5)
+		require.Empty(t, c.last.untaken)
+		require.True(t, c.last.settled, "nothing is left to be done")
+		require.Zero(t, time.Since(began))
+	})
+}
+
+// TestWakeUp_NewIdentity: an endpoint with a new identity gets its row when the datapath has applied the policies that know the identity.
+func TestWakeUp_NewIdentity(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 0, 0)
+		put(t, w.DB, rw(w.KubernetesPolicies), webPolicy("one", "none"))
+		w.add(t, 0)
+		_, status := w.starts(t)
+		status()
+		w.takeOver(t, 1)
+		began := time.Now()
+		txn := w.DB.WriteTxn(rw(w.KubernetesPolicies))
+		_, _, err := rw(w.KubernetesPolicies).Delete(txn, webPolicy("one", "none"))
+		require.NoError(t, err)
+		_, _, err = rw(w.KubernetesPolicies).Insert(txn, webPolicy("two", "app-10"))
+		require.NoError(t, err)
+		txn.Commit()
+		w.add(t, 10)
+		require.Zero(t, w.identityOf(11), "the policy of endpoint 1 may not know it")
+		w.takeOver(t, 1)
+		require.EqualValues(t, 266, w.identityOf(11))
+		require.Zero(t, time.Since(began))
+	})
+}
+
+// TestWakeUp_NothingToApply: the policy of an endpoint changes, for which the datapath has no facts. The next round does not wait for any.
+func TestWakeUp_NothingToApply(t *testing.T) {
+	t.Parallel()
+	for _, quarantined := range []string{"", "link is gone"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newBench(t, 0, 0)
+			c, status := w.starts(t)
+			labels := labelsOf(0, 0)
+			put(t, w.DB, w.identities, &identities.Identity{ID: 256, Labels: labels})
+			put(t, w.DB, w.of, &identities.EndpointIdentity{EndpointID: 1, Attachment: "0:eth0", Identity: 256, Labels: labels})
+			put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 1, ContainerID: "0", IfName: "eth0", HostIfIndex: 1, Labels: labels, Quarantine: quarantined})
+			require.NotZero(t, w.identityOf(1))
+			time.Sleep(time.Nanosecond)
+			status()
+			require.Equal(t, quarantined != "", c.last.settled, "the facts of an endpoint that is not in quarantine will be added")
+			put(t, w.DB, rw(w.KubernetesPolicies), webPolicy("one", "none"))
+			status()
+			time.Sleep(time.Nanosecond)
+			status()
+			require.True(t, c.last.settled)
+			began := time.Now()
+			w.add(t, 10)
+			require.EqualValues(t, 266, w.identityOf(11))
+			require.Zero(t, time.Since(began))
+		})
+	}
+}
+
+// TestWakeUp_CompleteTables: a table that becomes complete without a change of its rows begins a round.
+func TestWakeUp_CompleteTables(t *testing.T) {
+	t.Parallel()
+	t.Run("identities of endpoints", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			w := newBench(t, 0, 0)
+			complete := pendingTable[*identities.EndpointIdentity](w.DB, w.of)
+			c, status := w.starts(t)
+			require.Contains(t, status(), "policies for")
+			require.False(t, c.complete)
+			began := time.Now()
+			complete()
+			status()
+			require.True(t, c.complete)
+			require.Zero(t, time.Since(began))
+		})
+	})
+	t.Run("endpoints", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			w := newBench(t, 0, 0)
+			complete := pendingTable[*endpoints.Endpoint](w.DB, w.endpoints)
+			c, status := w.starts(t)
+			time.Sleep(inputTimeout)
+			require.Contains(t, status(), "policies for")
+			w.add(t, 0) // the next round does not wait for the table
+			status()
+			require.False(t, c.complete)
+			began := time.Now()
+			complete()
+			status()
+			require.True(t, c.complete)
+			require.Zero(t, time.Since(began))
+		})
+	})
+	t.Run("facts", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			w := newBench(t, 0, 0)
+			complete := pendingTable[*bpfendpoints.Facts](w.DB, w.facts)
+			w.restored(t)
+			c, status := w.starts(t)
+			require.Contains(t, status(), "policies for")
+			require.NotZero(t, w.identityOf(7))
+			require.Equal(t, []uint16{7}, c.last.untaken, "the facts of a restored endpoint may not be read yet")
+			began := time.Now()
+			complete()
+			status()
+			require.Empty(t, c.last.untaken)
+			require.Zero(t, time.Since(began))
+		})
+	})
+}
+
+// TestWakeUp_Copies: a copy of groups on disk is in use until their list arrives, or counts as their list when the timeout expires.
+func TestWakeUp_Copies(t *testing.T) {
+	t.Parallel()
+	for _, listed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newBench(t, 0, 0)
+			put(t, w.DB, rw(w.CiliumPolicies), &cilium.Policy{Namespace: "a", Name: "p",
+				Spec: []byte(`{"endpointSelector": {}, "ingress": [{"fromCIDRSet": [{"cidrGroupRef": "g"}]}]}`)})
+			put(t, w.DB, rw(w.params.Sources), sources.Source{Table: "cilium-cidrgroups", State: sources.Snapshot})
+			c, status := w.starts(t)
+			status()
+			time.Sleep(inputTimeout - 1)
+			status()
+			require.False(t, c.previous.settled)
+			if listed {
+				put(t, w.DB, rw(w.params.Sources), sources.Source{Table: "cilium-cidrgroups", State: sources.Synced})
+			} else {
+				time.Sleep(1)
+			}
+			status()
+			require.True(t, c.previous.settled)
+		})
+	}
+}
+
+// TestWakeUp_UnsettledPod: the datapath knows a pod by its former identity for a while. The identity is denied for another grace period after the datapath
+// knows the pod by the new one. The row of another endpoint is not applied meanwhile.
+func TestWakeUp_UnsettledPod(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 2, 0)
+		put(t, w.DB, rw(w.KubernetesPolicies), &k8s.NetworkPolicy{Namespace: "ns-0", Name: "to-web", IsEgress: true, Egress: []k8s.PolicyRule{{
+			Peers: []k8s.Peer{{Namespaces: &k8s.Selector{}}}, Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: "web"}}}}})
+		put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 1, ContainerID: "0", IfName: "eth0", HostIfIndex: 1, IPv4: netip.MustParseAddr("10.0.0.1"), Labels: labelsOf(0, 0)})
+		c, status := w.starts(t)
+		status()
+		w.takeOver(t, 1)
+		put(t, w.DB, w.identities, &identities.Identity{ID: 900, Labels: labelsOf(0, 0)})
+		put(t, w.DB, w.of, &identities.EndpointIdentity{EndpointID: 1, Attachment: "0:eth0", Identity: 900, Labels: labelsOf(0, 0)})
+		as := func() (list []uint32) {
+			synctest.Wait()
+			for _, p := range c.in.resolver.PodAs("0:eth0") {
+				if !p.DenyOnly {
+					list = append(list, p.Identity)
+				}
+			}
+			return list
+		}
+		require.Equal(t, []uint32{900, 256}, as())
+		began := time.Now()
+		for range 3 {
+			if w.identityOf(1) != 900 { // the policies must know it first
+				w.takeOver(t, 1)
+			}
+		}
+		require.EqualValues(t, 900, w.identityOf(1))
+		w.apply(t, 2, reconciler.StatusPending())
+		put(t, w.DB, rw(w.IPCache), ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256}, ""))
+		require.Equal(t, []uint32{900, 256}, as())
+		require.Equal(t, []uint16{2}, c.last.untaken)
+		w.takeOver(t, 1)
+		require.Equal(t, []uint32{900}, as())
+		require.Zero(t, time.Since(began))
+		time.Sleep(identityGrace - 1)
+		synctest.Wait()
+		require.Len(t, c.in.resolver.PodAs("0:eth0"), 2)
+		time.Sleep(1)
+		synctest.Wait()
+		require.Len(t, c.in.resolver.PodAs("0:eth0"), 1)
+		require.Empty(t, c.in.peers.unsettled)
+	})
+}
+
+// TestWakeUp_NothingToWaitFor: a loop that waits for nothing begins one round a minute.
+func TestWakeUp_NothingToWaitFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 4, 1)
+		c, status := w.starts(t)
+		status()
+		w.takeOver(t, 1, 2, 3, 4)
+		put(t, w.DB, rw(w.IPCache), ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256}, ""))
+		synctest.Wait()
+		before := c.in.knownTo
+		put(t, w.DB, w.identities, &identities.Identity{ID: 2000, Labels: map[string]string{"k8s:app": "other"}})
+		synctest.Wait()
+		require.NotEqual(t, before, c.in.knownTo)
+		last := c.lastWhole
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		require.Equal(t, last, c.lastWhole)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, last.Add(time.Minute), c.lastWhole)
+	})
+}
