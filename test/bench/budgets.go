@@ -60,6 +60,17 @@ var (
 	largeRestBudget    = figures.AtMost(figures.Value{Number: 0.2, Unit: "% of a core"})
 )
 
+// Budgets of costs that must not grow with the cluster.
+var (
+	unusedPoliciesBudget = figures.AtMost(figures.Value{Number: 0, Unit: "entries"})
+	classesBudget        = atMostOf(1)
+	remotePodBudget      = figures.Within(300 * time.Microsecond)
+	labelSetsBudget      = figures.AtMost(figures.Value{Number: 36_000, Unit: "identities"}) // of one hour: the timeout and two scans
+	identityWritesBudget = figures.AtMost(figures.Value{Number: 1, Unit: "writes"})
+	nodeJoinsBudget      = figures.Within(time.Millisecond)
+	joinListsBudget      = figures.AtMost(figures.Value{Number: 20, Unit: "lists"})
+)
+
 // Budgets of policies and services.
 var (
 	verdictBudget       = figures.Within(40 * time.Millisecond)

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -146,34 +148,83 @@ func (b *bench) serviceChanges(ctx context.Context) error {
 
 // goBench runs benchmarks of a package three times and prints the medians of their figures.
 func (b *bench) goBench(ctx context.Context, pkg, which string, figures []figure) error {
+	m, err := runBenchmarks(ctx, pkg, which)
+	if err != nil {
+		return err
+	}
+	return b.reportMedians(m, figures)
+}
+
+// goTest runs tests of a package and prints the figures in their attributes: counts, which are the same in each run. A failed test may have reported figures.
+func (b *bench) goTest(ctx context.Context, pkg, which string, figures []figure) error {
+	m, err := runTests(ctx, pkg, which)
+	if len(m.values) == 0 && err != nil {
+		return err
+	}
+	return errors.Join(b.reportMedians(m, figures), err)
+}
+
+// measured is the output of benchmarks or tests of a package, with the values in it by name and unit.
+type measured struct {
+	pkg, output string
+	values      map[string]map[string][]float64
+}
+
+// runBenchmarks runs benchmarks of a package three times.
+func runBenchmarks(ctx context.Context, pkg, which string) (measured, error) {
 	out, err := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", which, "-benchtime", "300ms", "-count", "3", pkg).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("go test -bench %s %s: %w\n%s", which, pkg, err, out)
+		return measured{}, fmt.Errorf("go test -bench %s %s: %w\n%s", which, pkg, err, out)
 	}
-	values := benchmarkValues(string(out))
+	return measured{pkg, string(out), benchmarkValues(string(out))}, nil
+}
+
+// runTests runs tests of a package once, as in a soak. After a failed test it returns both the values and an error.
+func runTests(ctx context.Context, pkg, which string) (measured, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-count", "1", "-v", "-run", which, pkg)
+	cmd.Env = append(os.Environ(), "WAGGLE_TEST_SOAK=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("go test -run %s %s: %w\n%s", which, pkg, err, out)
+	}
+	return measured{pkg, string(out), attributeValues(string(out))}, err
+}
+
+// reportMedians prints the medians of figures.
+func (b *bench) reportMedians(m measured, figures []figure) error {
 	for _, f := range figures {
 		found := false
-		for _, name := range slices.Sorted(maps.Keys(values)) {
+		for _, name := range slices.Sorted(maps.Keys(m.values)) {
 			rest, is := strings.CutPrefix(name, f.benchmark)
-			list := values[name][f.unit]
-			if !is || len(list) == 0 {
+			middle, has := m.middle(name, f.unit)
+			if !is || !has {
 				continue
 			}
 			found = true
-			slices.Sort(list)
-			middle := list[(len(list)-1)/2]
 			b.report(strings.TrimSuffix(f.what+", "+strings.ReplaceAll(rest, "_", " "), ", "), f.quantity.show(middle), f.quantity.value(middle), f.budget)
 		}
 		if !found {
-			return fmt.Errorf("no figure %q of %s in the output of %s:\n%s", f.unit, f.benchmark, pkg, out)
+			return fmt.Errorf("no figure %q of %s in the output of %s:\n%s", f.unit, f.benchmark, m.pkg, m.output)
 		}
 	}
 	return nil
 }
 
+// middle returns the median of the values with a name and a unit, and whether there are any.
+func (m measured) middle(name, unit string) (float64, bool) {
+	list := m.values[name][unit]
+	if len(list) == 0 {
+		return 0, false
+	}
+	slices.Sort(list)
+	return list[(len(list)-1)/2], true
+}
+
 var (
 	benchmarkLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(?:-\d+)?\s+\d+\s(.*)$`)
 	benchmarkUnit = regexp.MustCompile(`([\d.]+(?:e[+-]\d+)?) (\S+)`)
+	// numberLine matches an attribute of a test whose value begins with a number: the test, the key and the number.
+	numberLine = regexp.MustCompile(`(?m)^ *=== ATTR +Test(\S+) (\S+) ([\d.]+)(?: .*)?$`)
 )
 
 // benchmarkValues parses the output of "go test -bench": values by benchmark and unit.
@@ -187,6 +238,20 @@ func benchmarkValues(output string) map[string]map[string][]float64 {
 			if value, err := strconv.ParseFloat(one[1], 64); err == nil { // the regular expression matches only numbers
 				values[line[1]][one[2]] = append(values[line[1]][one[2]], value)
 			}
+		}
+	}
+	return values
+}
+
+// attributeValues parses the output of "go test -v": numbers in attributes by test and key.
+func attributeValues(output string) map[string]map[string][]float64 {
+	values := map[string]map[string][]float64{}
+	for _, line := range numberLine.FindAllStringSubmatch(output, -1) {
+		if values[line[1]] == nil {
+			values[line[1]] = map[string][]float64{}
+		}
+		if value, err := strconv.ParseFloat(line[3], 64); err == nil {
+			values[line[1]][line[2]] = append(values[line[1]][line[2]], value)
 		}
 	}
 	return values

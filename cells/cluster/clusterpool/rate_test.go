@@ -66,10 +66,11 @@ func TestAllocator_NodesJoin_FewLists(t *testing.T) {
 				require.Equal(t, test.nodes, check(t, s, 2))
 				lists, pages := reads(s)
 				lists, pages = lists-previousLists, pages-previousPages
+				t.Attr("lists", fmt.Sprintf("%d in %s", lists, took))
+				t.Attr("pages", fmt.Sprint(pages))
 				require.LessOrEqual(t, lists, test.lists)
 				require.LessOrEqual(t, pages, lists*(1+(test.nodes-1)/pageSize))
 				require.LessOrEqual(t, took, time.Minute)
-				t.Logf("%d nodes in %s: %d lists, %d pages", test.nodes, took, lists, pages)
 			})
 		})
 	}

@@ -59,8 +59,17 @@ func (w *bench) problemsOf(t *testing.T, ref policy.Ref) []policy.Problem {
 	return row.Problems
 }
 
-// A tenant names 20,000 addresses in policies that select no endpoint of this node. The maps have none of them, and rules of other tenants that contain these
-// addresses have as many entries as before. With a pod of the tenant on this node the addresses are named, the rules of other tenants still have as many
+// manyAddresses is [addresses] as a CiliumNetworkPolicy.
+func manyAddresses(namespace, name, app string, x byte, n int) *cilium.Policy {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf(`"50.%d.%d.%d/32"`, x, i>>8, byte(i))
+	}
+	return rulesOf(namespace, name, app, `"egress": [{"toCIDR": [`+strings.Join(list, ", ")+`]}]`)
+}
+
+// A tenant names 80,000 addresses in two policies that select no endpoint of this node. The maps have none of them, and rules of other tenants that contain
+// these addresses have as many entries as before. With a pod of the tenant on this node the addresses are named, the rules of other tenants still have as many
 // entries, and without the pod the addresses are not named any longer.
 func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 	t.Parallel()
@@ -76,11 +85,15 @@ func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 	require.Equal(t, internets, entries)
 	require.Equal(t, 2, ranges)
 
-	for i := range 40 {
-		put(t, w.DB, rules, addresses("ns-5", fmt.Sprint("nobody-", i), "nobody", byte(i), 500))
-	}
+	const many = 40_000
+	put(t, w.DB, rules, addresses("ns-5", "nobody-0", "nobody", 0, many))
+	put(t, w.DB, w.CiliumPolicies.(statedb.RWTable[*cilium.Policy]), manyAddresses("ns-5", "nobody-1", "nobody", 1, many))
 	w.step(t)
+	for _, ref := range []policy.Ref{{Kind: policy.Kubernetes, Namespace: "ns-5", Name: "nobody-0"}, {Kind: policy.Cilium, Namespace: "ns-5", Name: "nobody-1"}} {
+		require.Empty(t, w.problemsOf(t, ref))
+	}
 	entries, ranges = w.cost()
+	t.Attr("added", fmt.Sprintf("%d entries and ranges", entries+ranges-internets-2))
 	require.Equal(t, internets, entries)
 	require.Equal(t, 2, ranges)
 

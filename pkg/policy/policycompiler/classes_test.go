@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,6 +67,7 @@ func TestCompile_Classes_EntriesDoNotGrowWithIdentities(t *testing.T) {
 			for _, deny := range []bool{false, true} {
 				r.UpsertPolicy(policyOf("p", ingress(deny, c.peers, tcp80)))
 				before, _ := enforced(r)
+				t.Attr(fmt.Sprintf("entries:%s:%d", strings.ReplaceAll(name, " ", "_"), identities), fmt.Sprint(len(entriesIn(before))))
 				require.Len(t, entriesIn(before), c.entries, "%s, %d identities", name, identities)
 				require.Equal(t, c.entries > 0, before.Shape()&ShapeClasses != 0)
 

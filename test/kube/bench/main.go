@@ -1,5 +1,6 @@
 // Command bench measures the agent on a node of a real Kubernetes: idle, with 200 pods, and with the objects of 5,000 other nodes, written directly into the
-// API server, both without and with creation and deletion of pods there. It also measures the API server while 50 nodes watch those pods.
+// API server, both without and with creation and deletion of pods there. It also measures the API server while 50 nodes watch those pods. Without other nodes
+// it ends after the 200 pods.
 package main
 
 import (
@@ -19,7 +20,7 @@ import (
 func main() {
 	s := sizes{cluster: clusterload.Cluster{LocalNamespace: namespace}}
 	flag.IntVar(&s.pods, "pods", 200, "pods on the node")
-	flag.IntVar(&s.cluster.Nodes, "nodes", 5000, "other nodes")
+	flag.IntVar(&s.cluster.Nodes, "nodes", 5000, "other nodes; 0 to end after the pods on the node")
 	flag.IntVar(&s.cluster.Pods, "remote-pods", 20000, "pods on other nodes")
 	flag.IntVar(&s.cluster.Identities, "identities", 40000, "identities")
 	flag.IntVar(&s.cluster.Policies, "policies", 3000, "network policies, of which one in thirty selects a pod on the node")
@@ -81,6 +82,9 @@ func (s sizes) run(ctx context.Context) (err error) {
 	}
 	if err := m.measure(ctx, fmt.Sprintf("%d pods on the node", s.pods)); err != nil {
 		return err
+	}
+	if s.cluster.Nodes == 0 {
+		return m.agent.Stop()
 	}
 	// The controller manager would mark nodes without a kubelet as unready and so write each of them repeatedly.
 	if err := c.StopControllerManager(); err != nil {
