@@ -31,7 +31,7 @@ type LoadResponse struct {
 // HealthStatusResponse is the response to GET /status and PUT /status/probe.
 type HealthStatusResponse struct {
 	Timestamp     string       `json:"timestamp,omitempty"`     // start of the last probe (RFC 3339)
-	ProbeInterval string       `json:"probeInterval,omitempty"` // interval between probes of a node, as a Go duration
+	ProbeInterval string       `json:"probeInterval,omitempty"` // interval between probes of a node with flows, as a Go duration
 	Local         SelfStatus   `json:"local"`
 	Nodes         []NodeStatus `json:"nodes,omitempty"` // sorted by name, including this node
 	// NotProbed is an extension of PUT /status/probe to the API of Cilium: names of the nodes that were not probed before the response had to be sent. Their

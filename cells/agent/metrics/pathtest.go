@@ -18,19 +18,22 @@ func (c *collector) collectPathTests(out chan<- prometheus.Metric, txn statedb.R
 		kind  pathtests.Kind
 		state pathtests.State
 	}
-	results := map[key]int{}
-	for row := range c.PathTests.All(txn) {
-		results[key{row.Kind, row.State}]++
+	results, faults := map[key]int{}, map[pathtests.Fault]int{}
+	counted := func(yield func(*pathtests.Test) bool) { // one pass, because a large cluster has 20,000 rows
+		for row := range c.PathTests.All(txn) {
+			if results[key{row.Kind, row.State}]++; !yield(row) {
+				return
+			}
+		}
+	}
+	for path := range pathtests.Paths(counted) {
+		if path.State == pathtests.Failed {
+			faults[path.Fault.Fault]++
+		}
 	}
 	for _, kind := range pathtests.Kinds {
 		for _, state := range pathtests.States {
 			c.send(out, pathTests, float64(results[key{kind, state}]), string(kind), string(state))
-		}
-	}
-	faults := map[pathtests.Fault]int{}
-	for path := range pathtests.Paths(statedb.ToSeq(c.PathTests.All(txn))) {
-		if path.State == pathtests.Failed {
-			faults[path.Fault.Fault]++
 		}
 	}
 	for _, fault := range pathtests.Faults {

@@ -48,6 +48,7 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		b.Fatal(err)
 	}
+	o.sample = 0 // all nodes
 	o.port = netip.MustParseAddrPort(l.Addr().String()).Port()
 	agent := agentconfig.Agent{NodeName: nameOf(0), EnableIPv4: true, HealthChecking: true, EndpointHealthChecking: true}
 	txn := db.WriteTxn(table, all)

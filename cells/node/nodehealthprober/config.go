@@ -18,8 +18,9 @@ type Config struct {
 	Sample    int     `mapstructure:"health-check-sample"`
 }
 
-// DefaultConfig holds Cilium's defaults. At 5,000 nodes they probe each node every 10 minutes.
-var DefaultConfig = Config{Threshold: 3, Ratio: 0.5, Rate: 10}
+// DefaultConfig holds Cilium's defaults, and a sample that bounds the probes of an agent in a large cluster: up to 104 nodes, all nodes are probed. At 5,000
+// nodes each node with flows is probed every 10 minutes, and each of the others every 8 hours.
+var DefaultConfig = Config{Threshold: 3, Ratio: 0.5, Rate: 10, Sample: 100}
 
 // Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
@@ -81,6 +82,15 @@ func (o options) sampled(nodes int) time.Duration {
 		return interval
 	}
 	return time.Duration(float64(interval) * float64(nodes) / share)
+}
+
+// rhythm describes the times between two probes of a node, for operators.
+func (o options) rhythm(nodes int) string {
+	interval, mean := o.interval(nodes), o.sampled(nodes)
+	if mean == interval {
+		return fmt.Sprintf("%d nodes, each probed every %v", nodes, interval)
+	}
+	return fmt.Sprintf("%d nodes, each with flows probed every %v, and each of the others every %v on average", nodes, interval, mean.Round(time.Minute))
 }
 
 // lean reports whether probes of a number of nodes need more than half of the rate. If so, each node is probed by HTTP half as often as by ICMP.

@@ -33,7 +33,7 @@ const (
 	suspectInterval = 10 * time.Second
 	// maxBusy limits the addresses that are probed concurrently, and thus the sockets.
 	maxBusy = 256
-	// maxSampled is the maximum time between two probes of a sampled node, in multiples of the mean.
+	// maxSampled limits the random part of the time between two probes of a sampled node, in multiples of its mean.
 	maxSampled = 5
 	// urgentRate limits the nodes that are probed per second while a client waits.
 	urgentRate = 250
@@ -229,10 +229,10 @@ func (p *prober) absorb(u *update) {
 }
 
 // next returns the time until the next visit of a target. A node with a failed probe but no verdict is visited again soon, an unreachable node more often than
-// the others.
+// the others. A node without flows is visited as part of a sample, unless its agent differs: otherwise a difference that has ended would be reported for hours.
 func (p *prober) next(t *target) time.Duration {
-	interval := p.options.interval(len(p.targets))
-	interval -= rand.N(interval / 10) // jitter, so that agents that started together do not probe together
+	least, mean := p.options.interval(len(p.targets)), p.options.sampled(len(p.targets))
+	interval := least - rand.N(least/10) // jitter, so that agents that started together do not probe together
 	switch {
 	case t.open():
 		return min(interval, suspectInterval)
@@ -240,10 +240,9 @@ func (p *prober) next(t *target) time.Duration {
 		return min(interval, p.options.base)
 	case t.view.followed:
 		return min(interval, viewTimeout)
-	case !t.used && t.name != p.agent.NodeName:
-		if mean := p.options.sampled(len(p.targets)); mean > p.options.interval(len(p.targets)) {
-			return time.Duration(min(rand.ExpFloat64(), maxSampled) * float64(mean)) // the sample of each interval is random
-		}
+	case !t.used && t.name != p.agent.NodeName && t.view.since.IsZero():
+		// The sample of each interval is random, but has no node of the previous one.
+		return interval + time.Duration(min(rand.ExpFloat64(), maxSampled)*float64(mean-least))
 	}
 	return interval
 }
@@ -406,7 +405,7 @@ func (p *prober) report(txn statedb.ReadTxn, health cell.Health) {
 		health.Degraded(fmt.Sprintf("%d agents know other nodes than this one", len(p.differing)), errors.Join(some...))
 		return
 	}
-	health.OK(fmt.Sprintf("%d nodes, each probed every %v", len(p.targets), p.options.interval(len(p.targets))))
+	health.OK(p.options.rhythm(len(p.targets)))
 }
 
 // wait waits for a step, and then until the pause is over, a node has changed or a visit has ended. A request ends both waits. It returns only errors of ctx.

@@ -38,7 +38,7 @@ func addressOf(i int) netip.Addr {
 // nameOf returns the name of node i.
 func nameOf(i int) string { return fmt.Sprintf("node-%04d", i) }
 
-// newRig creates a prober in a cluster with a number of nodes. The first one is this node.
+// newRig creates a prober in a cluster with a number of nodes. The first one is this node. All nodes are probed, without a sample.
 func newRig(t testing.TB, net kernel, number int) *rig {
 	t.Helper()
 	db := statedb.New()
@@ -48,6 +48,7 @@ func newRig(t testing.TB, net kernel, number int) *rig {
 	require.NoError(t, err)
 	o, err := newOptions(DefaultConfig, agentconfig.Agent{})
 	require.NoError(t, err)
+	o.sample = 0
 	views, err := nodeviews.NewTable(db)
 	require.NoError(t, err)
 	traffic, err := nodetraffic.NewTable(db)
@@ -66,9 +67,12 @@ func newRig(t testing.TB, net kernel, number int) *rig {
 }
 
 // start creates a prober and runs it until the test ends.
-func start(t *testing.T, net kernel, number int) *rig {
+func start(t *testing.T, net kernel, number int, changes ...func(*options)) *rig {
 	t.Helper()
 	r := newRig(t, net, number)
+	for _, change := range changes {
+		change(&r.options)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	health, _ := cell.NewSimpleHealth()
 	var running sync.WaitGroup

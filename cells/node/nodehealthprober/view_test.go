@@ -253,28 +253,30 @@ func TestViews_NodesJoinAndLeave_NothingIsReported(t *testing.T) {
 	})
 }
 
-// If the agents of all nodes differ, few are probed again soon, and the others in the normal order.
+// If the agents of all nodes differ, few are probed again soon, and the others in each interval, also where only a sample of them is probed otherwise.
 func TestViews_AllAgentsDiffer_FewAreProbedSooner(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const number = 300
-		net := newFake()
-		for i := range number {
-			net.views[addressOf(i)] = &digest{nodes: 5, sum: uint64(i)}
-		}
-		r := start(t, net, number)
-		interval := r.options.interval(number)
-		time.Sleep(2*interval + viewTimeout)
-		if got := r.views.NumObjects(r.db.ReadTxn()); got != number-1 {
-			t.Errorf("%d differences are reported, want those of all other nodes", got)
-		}
-		before := net.total().hello
-		time.Sleep(interval)
-		most := number*11/10 + maxFollowed*int(interval/viewTimeout+1)
-		if asked := net.total().hello - before; asked > most || asked < number+maxFollowed {
-			t.Errorf("in an interval %d requests by HTTP, want at most %d and more than one a node", asked, most)
-		}
-	})
+	for _, sample := range []int{0, 16} {
+		synctest.Test(t, func(t *testing.T) {
+			const number = 300
+			net := newFake()
+			for i := range number {
+				net.views[addressOf(i)] = &digest{nodes: 5, sum: uint64(i)}
+			}
+			r := start(t, net, number, func(o *options) { o.sample = sample })
+			interval := r.options.interval(number)
+			time.Sleep(2*interval + viewTimeout)
+			if got := r.views.NumObjects(r.db.ReadTxn()); got != number-1 {
+				t.Errorf("with a sample of %d, %d differences are reported, want those of all other nodes", sample, got)
+			}
+			before := net.total().hello
+			time.Sleep(interval)
+			most := number*11/10 + maxFollowed*int(interval/viewTimeout+1)
+			if asked := net.total().hello - before; asked > most || asked < number+maxFollowed {
+				t.Errorf("with a sample of %d, in an interval %d requests by HTTP, want at most %d and more than one a node", sample, asked, most)
+			}
+		})
+	}
 }
 
 // An agent restarts its loop: reported differences stay until a reply agrees.

@@ -136,6 +136,6 @@ func (t *tester) report(health cell.Health) {
 	case len(faults) > 0:
 		health.Degraded(fmt.Sprintf("Paths to other nodes: %s", summary), errors.Join(faults...))
 	default:
-		health.OK(fmt.Sprintf("Paths to other nodes: %s, each tested every %v", summary, interval(len(t.targets)+1)))
+		health.OK(fmt.Sprintf("Paths to other nodes: %s, each tested at least every %v", summary, interval(len(t.targets)+1)))
 	}
 }

@@ -2,8 +2,44 @@ package pathtest
 
 import (
 	"container/heap"
+	"math"
+	"math/rand/v2"
 	"time"
+
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
+
+// interval returns the maximum time between two tests of a path, which is the time of a round of all paths, in a cluster with a number of nodes, including this
+// one.
+func interval(nodes int) time.Duration {
+	grown := time.Duration(float64(baseInterval) * max(1, math.Log(float64(nodes))))
+	return max(grown, time.Duration(nodes)*stepInterval).Round(time.Second)
+}
+
+// next returns the time until the next visit of a target.
+func (t *tester) next(to *target) time.Duration {
+	switch {
+	case doubted(to.row(pathtests.Direct)):
+		return directSuspectInterval
+	case to.open() && to.fresh():
+		return freshInterval
+	case to.open(), to.corrupted() && to.unhealed <= healTries:
+		return suspectInterval
+	}
+	// Half of a round spreads the paths of a large cluster, which are all tested within minutes of a start. The jitter of shorter times suffices for agents
+	// that started together.
+	after, part := interval(len(t.targets)+1), time.Duration(2)
+	switch {
+	case to.failed():
+		after, part = failedInterval, 10
+	case to.flows:
+		after, part = t.users.interval(), 10
+	}
+	if direct := t.nextDirect(to); direct < after {
+		after, part = direct, 10
+	}
+	return after - rand.N(after/part)
+}
 
 // schedule orders the targets that wait for a visit by due time, in separate queues for urgent ones and others. The zero value is empty.
 type schedule struct{ urgent, others queue }

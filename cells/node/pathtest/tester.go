@@ -3,7 +3,6 @@ package pathtest
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -37,8 +36,10 @@ const (
 	// maxBusy limits the nodes that are tested concurrently, and thus the sockets.
 	maxBusy = 128
 
-	// baseInterval is the time between two tests of a path in a small cluster. It grows with the logarithm of the number of nodes.
+	// baseInterval is the maximum time between two tests of a path in a small cluster. It grows with the logarithm of the number of nodes.
 	baseInterval = 10 * time.Minute
+	// stepInterval is the minimum of that time for each node. From about 1,000 nodes on it limits the tests of paths without flows and without faults.
+	stepInterval = 4 * time.Second
 	// failedInterval is the interval for a failed path, so that its recovery is noticed.
 	failedInterval = 20 * time.Second
 	// suspectInterval is the time between two tests of a path that had passed and whose last test failed, until there is a verdict.
@@ -360,33 +361,6 @@ func (t *tester) absorb(u *update) {
 		t.waiting.put(to)
 		u.put = append(u.put, to)
 	}
-}
-
-// interval returns the time between two tests of a path in a cluster with a number of nodes, including this one.
-func interval(nodes int) time.Duration {
-	grown := time.Duration(float64(baseInterval) * max(1, math.Log(float64(nodes))))
-	return max(grown, time.Duration(nodes)*time.Second/maxRate*6/5).Round(time.Second)
-}
-
-// next returns the time until the next visit of a target.
-func (t *tester) next(to *target) time.Duration {
-	switch {
-	case doubted(to.row(pathtests.Direct)):
-		return directSuspectInterval
-	case to.open() && to.fresh():
-		return freshInterval
-	case to.open(), to.corrupted() && to.unhealed <= healTries:
-		return suspectInterval
-	}
-	after := interval(len(t.targets) + 1)
-	switch {
-	case to.failed():
-		after = failedInterval
-	case to.flows:
-		after = t.users.interval()
-	}
-	after = min(after, t.nextDirect(to))
-	return after - rand.N(after/10) // jitter, so that agents that started together do not test together
 }
 
 // start starts visits of due targets, urgent targets first. It returns the time until the next visit, at least one step.

@@ -128,5 +128,5 @@ func newLoops(p params) loops {
 
 func register(jobs job.Group, l loops, watch drift.Watch) {
 	watchdog.AddRetried(jobs, "resolve-policies", l.resolve.run, minRetry, maxRetry)
-	watchdog.AddTimer(jobs, "verify-policies", l.verify.run, watch.Interval)
+	watchdog.AddTimer(jobs, "verify-policies", l.verify.paced, watch.Interval)
 }

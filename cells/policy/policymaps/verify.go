@@ -28,6 +28,7 @@ type verifier struct {
 	*controller
 	next    uint32 // policy id with which the next run continues
 	entries cursor
+	pace    drift.Pace
 	keys    map[uint32]map[policycompiler.Key]bool // keys that the maps may have, of the policies that this run has checked
 }
 
@@ -38,6 +39,11 @@ type differences struct {
 	ranges   map[netip.Prefix]string // difference of an address range
 	unowned  []entryKey              // entries that no policy has
 	foreign  []netip.Prefix          // address ranges that no policy names; they are removed already
+}
+
+// paced is run at each interval. It omits intervals after a run that took much CPU time: the number of ranges and of classes is not limited.
+func (v *verifier) paced(ctx context.Context) error {
+	return v.pace.Do(func() error { return v.run(ctx) })
 }
 
 // run compares the next slice of entries, and all address ranges, identities and classes.

@@ -43,6 +43,7 @@ type controller struct {
 
 	verified int   // number of verifications
 	unread   error // error of the last verification
+	pace     drift.Pace
 	reported []servicemapusage.Usage
 }
 
@@ -76,7 +77,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Frontends.Table, c.Backends}}, func(r *loop.Round) error {
 		now := time.Now()
 		if now.Sub(verified) >= c.Drift.Interval {
-			c.verify(r.Txn)
+			_ = c.pace.Do(func() error { c.verify(r.Txn); return c.unread }) // report shows the error
 			c.writer.alive()
 			verified = now
 		}
