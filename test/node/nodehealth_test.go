@@ -194,6 +194,7 @@ func repliesAreEvidence(t *testing.T, all []kubeNode) {
 			}
 		}
 		if byTraffic != 4 {
+			time.Sleep(2 * time.Second) // at most a minute passes; each attempt starts a process
 			return fmt.Errorf("%d addresses of %s are reachable by the evidence of traffic, want 4:\n%s", byTraffic, two.Name(), text)
 		}
 		return nil
