@@ -235,6 +235,7 @@ func TestPrivilegedOverlayIngress_IdentityOfTheSender(t *testing.T) {
 			"a node with an API server":              {server, 6, 7, 0},
 			"a node with the identity of a pod":      {otherNode[family], 4712, 6, 1},
 			"a known pod with the identity of nodes": {distantPod[family], 6, identityDistant, 1},
+			"a known pod with a number of no pod":    {distantPod[family], 0x10000 | identityDistant, identityDistant, 1},
 		}
 		for _, vni := range []uint32{2, 3, 6, 7, 9, 10, 255, 65536, 0x800000, 0xffffff} {
 			cases[fmt.Sprintf("VNI %#x is no pod's", vni)] = sender{unknown, vni, 0, 0}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/testnet"
@@ -63,6 +64,36 @@ func TestPrivilegedReal_ServicesReject(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The backend is on another node, and the node uses the tunnel: datagrams of several fragments arrive in both directions, and the client gets the ICMP error
+// about the closed port of the backend.
+func TestPrivilegedReal_ServicesThroughTunnel(t *testing.T) {
+	t.Parallel()
+	for name, modes := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newTunnelNode(t, modes)
+			s.a.Do(func() {
+				link, err := netlink.LinkByName("eth0")
+				check(t, err)
+				check(t, netlink.LinkSetMTU(link, tunnelMTU)) // the agent sets it too, so that each fragment fits into the tunnel
+			})
+			for _, family := range families {
+				service := on(clusterIP[family], servicePort)
+				backend := listenUDP(t, s.distant, distantPod[family])
+				s.service(family, protoUDP, []netip.AddrPort{portOf(backend)})
+				client := s.dialUDP(t, service)
+				for _, size := range []int{1, 1300, 4000, 20_000} {
+					s.echoes(client, backend, size)
+				}
+				s.service(family, protoUDP, at(distantPod[family]))
+				if err := sendUntilReply(s.dialUDP(t, service)); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("IPv%d: a closed port: %v, want %v; last event %+v", family, err, unix.ECONNREFUSED, s.event())
+				}
+			}
+		})
 	}
 }
 

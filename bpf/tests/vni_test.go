@@ -66,6 +66,30 @@ func TestPrivilegedPodIngress_IdentityByVNI(t *testing.T) {
 	})
 }
 
+// A VNI above the numbers of the cluster does not stand for the identity in its lower 16 bits: the sender is unknown, which is not the world. No VNI has a
+// local scope, because the scope is in bits 24 to 31 of an identity.
+func TestPrivilegedVNI_AboveNumbersOfCluster_SenderIsUnknown(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		n.allowVNIIdentity()
+		unknown, pod := distantPod[family].Next(), podA.addr(family)
+		arrives := func(vni uint32, sport uint16) outcome {
+			t.Helper()
+			n.arriveAs(outerHeader{from: otherNode[4], vni: vni})
+			in := inside(unknown, pod).ports(sport, 80).tcp(t, "S")
+			got := n.runSkb(tunnelledAs, skBuff{Ifindex: ifTunnel}, in)
+			n.wantPacket(got, actUnspec, in)
+			return n.runSkb(bpf.PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: ifTunnel, Mark: got.mark}, outsideTo(podA, unknown, sport, 80).tcp(t, "S"))
+		}
+		for i, vni := range []uint32{0x10000 | identityFromVNI, 0x800000 | identityFromVNI, 0xff0000 | identityFromVNI, 0x20000 | 2} {
+			n.wantDropReason(arrives(vni, uint16(5000+i)), events.UnknownIdentity)
+		}
+		n.did(arrives(identityFromVNI, 6000), actOK)
+		n.facts(podA, func(f *bpf.EndpointFacts) { f.PolicyIngress, f.ShapeIngress = bpf.PolicyAllowAll, 0 })
+		n.did(arrives(0x10000|identityFromVNI, 6001), actOK) // no policy needs the identity
+	})
+}
+
 // openVNIFlow opens a connection from a pod that ipcache does not contain to pod a.
 func (n *node) openVNIFlow(family int) (in, back flow) {
 	n.t.Helper()

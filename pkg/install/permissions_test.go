@@ -1,9 +1,11 @@
 package install
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
@@ -72,5 +74,35 @@ func TestRoles_AllowTheTable(t *testing.T) {
 		if unexplained {
 			t.Errorf("granted without a line in the table: %v", key)
 		}
+	}
+}
+
+// TestAgent_WritesObjectsOfItsNode checks that an admission policy compares the node of each object that an agent may write. Identities have no node, and
+// agents write no CiliumEndpointSlices.
+func TestAgent_WritesObjectsOfItsNode(t *testing.T) {
+	t.Parallel()
+	policy := objects(t, usual("admission"))["ValidatingAdmissionPolicy waggle-own-node"].(*admissionv1.ValidatingAdmissionPolicy)
+	compares := func(group, resource string, operation admissionv1.OperationType) bool {
+		return slices.ContainsFunc(policy.Spec.MatchConstraints.ResourceRules, func(r admissionv1.NamedRuleWithOperations) bool {
+			return len(r.ResourceNames) == 0 && slices.Contains(r.APIGroups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Operations, operation)
+		})
+	}
+	written := map[string]bool{}
+	for _, p := range Permissions() {
+		for _, verb := range p.Verbs {
+			operation, writes := map[string]admissionv1.OperationType{"create": admissionv1.Create, "update": admissionv1.Update, "patch": admissionv1.Update,
+				"delete": admissionv1.Delete}[verb]
+			if p.Account != Agent || !writes {
+				continue
+			}
+			written[p.Resource] = true
+			if !compares(p.Group, p.Resource, operation) && p.Resource != "ciliumidentities" {
+				t.Errorf("an agent may %s %s of other nodes", verb, p.Resource)
+			}
+		}
+	}
+	want := map[string]bool{"nodes": true, "nodes/status": true, "ciliumnodes": true, "ciliumendpoints": true, "ciliumidentities": true}
+	if !maps.Equal(written, want) {
+		t.Errorf("agents may write %v, want %v", written, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
@@ -119,6 +120,13 @@ func TestFromCilium_Semantics(t *testing.T) {
 			allow: []string{"out web>api 80/TCP"}, deny: []string{"out web>node 80/TCP", "out web>host 80/TCP"}},
 		{name: "remote nodes", policies: cnp("endpointSelector: {}, egress: [{toEntities: [remote-node]}]"),
 			allow: []string{"out web>api 80/TCP", "out web>node 80/TCP"}, deny: []string{"out web>host 80/TCP"}},
+		// With both families enabled, the world has the label of a family. Only the entity "world" includes both, as in Cilium.
+		{name: "the label of the world selects no peer of a family", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [" + worldLabel + "]}], egress: [{toEndpoints: [" + worldLabel + "]}]"),
+			deny: []string{"out web>world 80/TCP", "in world>web 80/TCP", "out web>db 80/TCP", "out web>liar 80/TCP", "out web>host 80/TCP", "out web>node 80/TCP"}},
+		{name: "the label of the world of a family", policies: cnp("endpointSelector: {}, egress: [{toEndpoints: [{matchLabels: {\"reserved:world-ipv4\": \"\"}}]}]"),
+			allow: []string{"out web>world 80/TCP", "out web>world2 80/UDP"}, deny: []string{"out web>db 80/TCP", "out web>node 80/TCP"}, only: 4},
+		{name: "the label of the world of the other family", policies: cnp("endpointSelector: {}, egress: [{toEndpoints: [{matchLabels: {\"reserved:world-ipv4\": \"\"}}]}]"),
+			deny: []string{"out web>world 80/TCP", "out web>db 80/TCP"}, only: 6},
 
 		// Ports.
 		{name: "peers and ports must both match", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {app: web}}], toPorts: [{ports: [{port: \"80\", protocol: TCP}]}]}]"),
@@ -156,6 +164,15 @@ func TestFromCilium_Semantics(t *testing.T) {
 		// enableDefaultDeny, and the local host in egress.
 		{name: "default deny without a rule isolates", policies: cnp("endpointSelector: {}, enableDefaultDeny: {ingress: true}"),
 			deny: []string{"in web>db 80/TCP"}, allow: []string{"out web>db 80/TCP"}},
+		// In Cilium, a rule about names without default deny leaves egress open; beside a policy that isolates, Waggle's rule allows nothing.
+		{name: "names without default deny", policies: cnp("endpointSelector: {}, enableDefaultDeny: {egress: false}, egress: [" + toName + "]"),
+			allow: []string{"out web>world 80/TCP", "out web>world2 53/UDP", "out web>db 80/TCP", "out web>host 80/TCP", "in web>db 80/TCP"}},
+		{name: "names without default deny, beside a policy with it",
+			policies: cnp("endpointSelector: {}, enableDefaultDeny: {egress: false}, egress: ["+toName+"]") + cnp("endpointSelector: {}, egress: [{toEndpoints: [{}]}]"),
+			allow:    []string{"out web>db 80/TCP", "in world>web 80/TCP"}, deny: []string{"out web>world 80/TCP", "out web>host 80/TCP"}},
+		{name: "names with default deny in the other direction",
+			policies: cnp("endpointSelector: {}, enableDefaultDeny: {egress: false, ingress: true}, egress: [" + toName + "]"),
+			allow:    []string{"out web>world 80/TCP", "out web>green 80/TCP"}, deny: []string{"in web>db 80/TCP", "in world>db 80/TCP"}},
 		{name: "the node is a peer as any in egress", options: policy.Options{AllowLocalhost: true}, policies: netpol("podSelector: {}, policyTypes: [Egress]"),
 			deny: []string{"out web>host 80/TCP"}, allow: []string{"in host>web 80/TCP"}},
 
@@ -169,11 +186,13 @@ func TestFromCilium_Semantics(t *testing.T) {
 	}
 }
 
-// Selectors of peers with exclusions.
+// A rule about names, and selectors of peers.
 const (
+	toName     = "{toFQDNs: [{matchName: a.example}], toPorts: [{ports: [{port: \"80\"}]}]}"
 	notGreen   = "{matchExpressions: [{key: \"k8s:io.kubernetes.pod.namespace\", operator: NotIn, values: [green]}]}"
 	notTeamA   = "{matchExpressions: [{key: io.cilium.k8s.namespace.labels.team, operator: NotIn, values: [a]}]}"
 	webNotHost = "{matchLabels: {app: web}, matchExpressions: [{key: \"reserved:host\", operator: DoesNotExist}]}"
+	worldLabel = "{matchLabels: {\"reserved:world\": \"\"}}"
 )
 
 // specs2 returns a policy with two specs.
@@ -199,6 +218,8 @@ func TestFromCilium_FailsClosed(t *testing.T) {
 			"spec.egress[0].toPorts[0].originatingTLS", unsupported, "allows nothing", "", "out web>world 443/TCP"},
 		"names of DNS": {"endpointSelector: {}, egress: [{toFQDNs: [{matchName: a.example}]}]",
 			"spec.egress[0].toFQDNs", unsupported, "use CIDRs", "", "out web>world 80/TCP"},
+		"names of DNS without default deny": {"endpointSelector: {}, enableDefaultDeny: {egress: false}, egress: [" + toName + "]",
+			"spec.egress[0].toFQDNs", unsupported, "use CIDRs", "out web>world 80/TCP", ""},
 		"groups":                         {"endpointSelector: {}, egress: [{toGroups: [{aws: {}}]}]", "spec.egress[0].toGroups", unsupported, "use CIDRs", "", "out web>world 80/TCP"},
 		"nodes":                          {"endpointSelector: {}, ingress: [{fromNodes: [{}]}]", "spec.ingress[0].fromNodes", unsupported, "use fromEntities", "", "in node>db 80/TCP"},
 		"only a requirement, with ports": {"endpointSelector: {}, ingress: [{fromRequires: [{matchLabels: {app: web}}], toPorts: [{ports: [{port: \"80\"}]}]}]", "spec.ingress[0].fromRequires", invalid, "selects no peer by itself", "", "in web>db 80/TCP"},
@@ -257,6 +278,7 @@ func TestFromCilium_FailsClosed(t *testing.T) {
 
 		"a deny of requests":                 {"endpointSelector: {}, ingressDeny: [{toPorts: [{ports: [{port: \"80\"}], rules: {http: [{}]}}]}]" + all, "spec.ingressDeny[0].toPorts[0].rules", unsupported, "denies all that it may mean", "in web>db 81/TCP", "in web>db 80/TCP"},
 		"a deny of names":                    {"endpointSelector: {}, egressDeny: [{toFQDNs: [{matchName: a.example}], toPorts: [{ports: [{port: \"80\"}]}]}]" + all, "spec.egressDeny[0].toFQDNs", unsupported, "denies all", "out web>world 81/TCP", "out web>world 80/TCP"},
+		"a deny of names, no default deny":   {"endpointSelector: {}, enableDefaultDeny: {egress: false}, egressDeny: [" + toName + "]", "spec.egressDeny[0].toFQDNs", unsupported, "denies all", "out web>world 81/TCP", "out web>db 80/TCP"},
 		"a deny with a bad requirement":      {"endpointSelector: {}, ingressDeny: [{fromEndpoints: [{}], fromRequires: [{matchExpressions: [{key: app, operator: Like}]}]}]" + all, "spec.ingressDeny[0].fromRequires[0]", invalid, "denies all", "in green>db 80/TCP", "in db>web 80/TCP"},
 		"a deny of a requirement with ports": {"endpointSelector: {}, ingressDeny: [{fromRequires: [{matchLabels: {app: web}}], toPorts: [{ports: [{port: \"80\"}]}]}]" + all, "spec.ingressDeny[0].fromRequires", invalid, "denies all", "in world>web 81/TCP", "in world>web 80/TCP"},
 		"a deny of a bad CIDR":               {"endpointSelector: {}, ingressDeny: [{fromCIDR: [x]}]" + all, "spec.ingressDeny[0].fromCIDR[0]", invalid, "denies all", "", "in web>db 80/TCP"},
@@ -345,6 +367,17 @@ func TestEnvironment(t *testing.T) {
 		if got := policy.Evaluate(policies, policy.Options{}, q); got.Verdict != policy.Allow {
 			t.Errorf("%s of the only family: %+v", entity, got)
 		}
+	}
+	// With one family enabled, the world has the identity 2, and its label is the one that policies name.
+	for _, peers := range []string{"toEntities: [world]", "toEndpoints: [" + worldLabel + "]"} {
+		policies := read(t, policy.Environment{IPv4Only: true}, cnp("endpointSelector: {}, egress: [{"+peers+"}]"))
+		q := ask(t, "out web>world 80/TCP", 0)
+		q.Peer.Identity, q.Peer.Labels = identity.World, identity.Labels(identity.World)
+		if got := policy.Evaluate(policies, policy.Options{}, q); got.Verdict != policy.Allow {
+			t.Errorf("%s of the only family: %+v", peers, got)
+		}
+		checkVerdict(t, peers, policies, "out web>db 80/TCP", policy.Deny)
+		checkVerdict(t, peers, policies, "out web>host 80/TCP", policy.Deny)
 	}
 }
 

@@ -25,12 +25,8 @@ func healthOf(t *testing.T, n *nodekit.Node, want map[string]nodehealth.State) {
 		if _, err := n.Waggle(t.Context(), "health", "status", "--probe"); err != nil {
 			return err
 		}
-		text, err := n.Waggle(t.Context(), "db", "show", "node-health", "-o", "json")
+		rows, text, err := healthRows(t, n)
 		if err != nil {
-			return err
-		}
-		var rows []nodehealth.Path
-		if err := json.Unmarshal([]byte(text), &rows); err != nil {
 			return err
 		}
 		var errs []error
@@ -45,6 +41,15 @@ func healthOf(t *testing.T, n *nodekit.Node, want map[string]nodehealth.State) {
 		}
 		return errors.Join(errs...)
 	})
+}
+
+// healthRows returns the rows of node-health, and their text.
+func healthRows(t *testing.T, n *nodekit.Node) (rows []nodehealth.Path, text string, err error) {
+	t.Helper()
+	if text, err = n.Waggle(t.Context(), "db", "show", "node-health", "-o", "json"); err == nil {
+		err = json.Unmarshal([]byte(text), &rows)
+	}
+	return rows, text, err
 }
 
 // shows waits until the output of a command contains all parts.
@@ -142,7 +147,7 @@ func viewOf(n *nodekit.Node, requester string) (digest string, err error) {
 // Health addresses reply through the tunnel, as pods do. The agents know the same nodes, though each learns its own node from another source.
 func TestPrivilegedNodeHealth_HealthAddresses(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 3, "--routing-mode=tunnel")
+	all := startKubeCluster(t, 3, "--routing-mode=tunnel", "--conntrack-gc-interval=10s")
 	want := map[string]nodehealth.State{}
 	for _, n := range all {
 		for _, kind := range []nodehealth.Kind{nodehealth.Host4, nodehealth.Host6, nodehealth.Health4, nodehealth.Health6} {
@@ -161,5 +166,37 @@ func TestPrivilegedNodeHealth_HealthAddresses(t *testing.T) {
 			err = fmt.Errorf("the agents answer %q and %q, want the same digest of three nodes, with the third one in it", a, b)
 		}
 		return err
+	})
+	t.Run("replies of pods are evidence", func(t *testing.T) { repliesAreEvidence(t, all) })
+}
+
+// repliesAreEvidence checks that replies of a pod are evidence for all addresses of its node, and for no address of another node. An agent counts flows once a
+// minute.
+func repliesAreEvidence(t *testing.T, all []kubeNode) {
+	t.Helper()
+	one, two := all[0], all[1]
+	client, server := one.startPod(t, "client", map[string]string{"app": "client"}), two.startPod(t, "server", map[string]string{"app": "server"})
+	eventually(t, func() error {
+		if err := nodekit.UDP(client, server, server.Addr(false), 100); err != nil {
+			return err
+		}
+		rows, text, err := healthRows(t, one.Node)
+		if err != nil {
+			return err
+		}
+		var byTraffic int
+		for _, row := range rows {
+			switch {
+			case row.Node == two.Name() && row.Evidence() == nodehealth.ByTraffic:
+				byTraffic++
+			case row.Node != two.Name() && !row.Traffic.IsZero():
+				t.Fatalf("%s/%s has traffic of pods, and has no pods:\n%s", row.Node, row.Kind, text)
+			}
+		}
+		if byTraffic != 4 {
+			time.Sleep(2 * time.Second) // at most a minute passes; each attempt starts a process
+			return fmt.Errorf("%d addresses of %s are reachable by the evidence of traffic, want 4:\n%s", byTraffic, two.Name(), text)
+		}
+		return nil
 	})
 }

@@ -76,6 +76,8 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedNative_BypassesStack":                          "two nodes; builds another agent",
 	"test/node TestPrivilegedNative_PoliciesBetweenNodes":                   "two nodes, four times what a policy allows and denies, with and without the agent",
 	"test/node TestPrivilegedNative_SourceCheckOfACloud":                    "two nodes; tests that fail, and the next one after 20 s, twice",
+	"test/node TestPrivilegedNodeHealth_HealthAddresses":                    "three nodes; an agent counts the flows with pods of a node once a minute",
+	"test/node TestPrivilegedNodeHealth_HealthAddresses/*":                  "an agent counts the flows with pods of a node once a minute",
 	"test/node TestPrivilegedNodeHealth_NodeFailsAndRecovers":               "three probes of 5 s without an answer, and two starts of an agent",
 	"test/node TestPrivilegedPathTest_FaultsOfTheUnderlay/*":                "tests without replies, and the next one after 20 s",
 	"test/node TestPrivilegedPathTest_CorruptChecksumsAreRepaired":          "three nodes; tests without replies, twice, and the next one after 15 s",

@@ -72,6 +72,18 @@ func TestScripts(t *testing.T) {
 	})
 }
 
+// TestParse_FileOfKernel: the kernel's file has other counters between those that are read, and table_fulls is the sum of all CPUs.
+func TestParse_FileOfKernel(t *testing.T) {
+	t.Parallel()
+	const text = `entries  allocs   destroys hash_grows lookups  hits     res_failed rcv_probes_mcast rcv_probes_ucast periodic_gc_runs forced_gc_runs unresolved_discards table_fulls
+00000400 0000c60f 0000cdc4 00000001   0001ba83 00001fc3 000004ad   00000000         00000000         00000ca8         00000064       00000ee2            0000000f
+00000400 0000c386 0000bbcf 00000006   0001b0fa 00001f66 000003e7   00000000         00000000         00000000         00000067       00000f23            00000010
+`
+	if entries, overflows, err := parse(text); entries != 1024 || overflows != 31 || err != nil {
+		t.Errorf("%d entries, %d overflows, %v; want 1024 and 31", entries, overflows, err)
+	}
+}
+
 // TestParse_Malformed: malformed statistics are an error and not a small number.
 func TestParse_Malformed(t *testing.T) {
 	t.Parallel()

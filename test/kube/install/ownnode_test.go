@@ -112,6 +112,8 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	}
 	requireDenied(t, c, token, write{"DELETE", "/api/v1/nodes/" + own, "json", ""}, "cannot delete resource")
 	requireDenied(t, c, token, write{"DELETE", "/apis/cilium.io/v2/ciliumnodes/" + own, "json", ""}, "cannot delete resource")
+	requireDenied(t, c, token, write{"POST", "/apis/cilium.io/v2alpha1/ciliumendpointslices", "json",
+		`{"apiVersion": "cilium.io/v2alpha1", "kind": "CiliumEndpointSlice", "metadata": {"name": "ces-x"}, "namespace": "default", "endpoints": []}`}, "cannot create resource")
 }
 
 // partsOfOwnNode checks that an agent can change only certain parts of its own Node.
