@@ -58,7 +58,9 @@ func (a *allocator) run(ctx context.Context, health cell.Health) error {
 // lead runs rounds until ctx ends or a round fails.
 func (a *allocator) lead(ctx context.Context, health cell.Health) error {
 	for {
-		if err := watchdog.Sleep(ctx, a.limiter.Reserve().Delay()); err != nil {
+		turn := a.limiter.Reserve()
+		if err := watchdog.Sleep(ctx, turn.Delay()); err != nil {
+			turn.Cancel() // the next term as the leader must not wait for a round that did not start
 			return err
 		}
 		began := time.Now()

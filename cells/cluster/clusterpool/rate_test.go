@@ -76,6 +76,27 @@ func TestAllocator_NodesJoin_FewLists(t *testing.T) {
 	}
 }
 
+// Terms as the leader that end before their round starts do not delay the rounds of a later term.
+func TestAllocator_ShortTerms_DelayNoRound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := kubetest.New(t, kubetest.InMemory())
+		r := newReplica(t, s.Client(t), DefaultConfig)
+		r.start(t)
+		for range 5 * burst {
+			r.lead(t, true)
+			synctest.Wait()
+			r.lead(t, false)
+			synctest.Wait()
+		}
+		s.Put(ciliumNode(nodeName(0)))
+		r.lead(t, true)
+		time.Sleep(sustained + settle)
+		synctest.Wait()
+		requireCIDRs(t, s, nodeName(0))
+	})
+}
+
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 
 func requireCIDRs(t *testing.T, s *kubetest.Server, name string) {

@@ -49,7 +49,7 @@ func (o *ops) takeOver(want route) error {
 			continue
 		}
 		if have.Protocol != desiredroutes.Protocol {
-			return fmt.Errorf("a route of protocol %d with this destination and metric exists: remove it or choose another pod CIDR",
+			return fmt.Errorf("a route of protocol %d with this destination and metric exists: remove it, or choose another --route-metric or pod CIDR",
 				have.Protocol)
 		}
 		if have == want {
