@@ -320,6 +320,36 @@ func TestFromCilium_Clusterwide(t *testing.T) {
 	checkVerdict(t, "unreadable", policies, "in web>green 80/TCP", policy.Allow)
 }
 
+// TestFromCilium_WorldLabels: a label of the world that no peer has with the enabled families is reported, since a deny of it denies nothing.
+func TestFromCilium_WorldLabels(t *testing.T) {
+	t.Parallel()
+	both, one, unknown := policy.Environment{}, policy.Environment{IPv6Only: true}, policy.Environment{FamiliesUnknown: true}
+	for name, c := range map[string]struct {
+		env           policy.Environment
+		label, remedy string // no remedy: no problem is reported
+	}{
+		"both families":                      {both, worldLabel, "use the entity world"},
+		"both families, an expression":       {both, "{matchExpressions: [{key: \"reserved:world\", operator: Exists}]}", "use the entity world"},
+		"both families, an exclusion":        {both, "{matchExpressions: [{key: \"reserved:world\", operator: DoesNotExist}]}", ""},
+		"both families, a label of one":      {both, "{matchLabels: {\"reserved:world-ipv4\": \"\"}}", ""},
+		"one family":                         {one, worldLabel, ""},
+		"one family, a label of one":         {one, "{matchLabels: {\"reserved:world-ipv6\": \"\"}}", "use the entity world-ipv6"},
+		"families unknown":                   {unknown, worldLabel, ""},
+		"families unknown, a label of one":   {unknown, "{matchLabels: {\"reserved:world-ipv6\": \"\"}}", ""},
+		"both families, beside other labels": {both, "{matchLabels: {\"reserved:world\": \"\", app: web}}", "use the entity world"},
+	} {
+		policies := read(t, c.env, cnp("endpointSelector: {}, ingressDeny: [{fromEndpoints: ["+c.label+"]}], ingress: [{fromEntities: [all]}]"))
+		if c.remedy == "" {
+			if len(policies[0].Problems) > 0 {
+				t.Errorf("%s: %+v", name, policies[0].Problems)
+			}
+			continue
+		}
+		checkProblem(t, name, policies[0], "spec.ingressDeny[0].fromEndpoints[0]", policy.ReasonUnsupported, c.remedy)
+		checkVerdict(t, name, policies, "in web>db 80/TCP", policy.Allow)
+	}
+}
+
 // TestFromCilium_LabelsNotInIdentities: a peer cannot be checked for a label that is not part of identities.
 func TestFromCilium_LabelsNotInIdentities(t *testing.T) {
 	t.Parallel()

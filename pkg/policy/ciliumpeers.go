@@ -121,7 +121,33 @@ func (r *ciliumRule) endpoints(path string, item json.RawMessage) ([]Peer, error
 	if !r.policy.filterRequirements(r.path+"."+path, selector, r.deny, r.env) {
 		r.closed = true
 	}
+	r.reportWorldLabel(path, selector)
 	return []Peer{{Labels: selector}}, nil
+}
+
+// reportWorldLabel reports a selector that requires a label of the world which no peer has with the enabled families: with one family, the world has the label
+// reserved:world; with both, it has the labels of the families. A deny rule with such a selector denies nothing.
+func (r *ciliumRule) reportWorldLabel(path string, s *Selector) {
+	if r.env.FamiliesUnknown {
+		return
+	}
+	one := r.env.IPv4Only || r.env.IPv6Only
+	for i := range s.Requirements {
+		q := &s.Requirements[i]
+		if q.Source != labels.SourceReserved || !q.demands() {
+			continue
+		}
+		switch q.Key {
+		case identity.Name(identity.World):
+			if !one {
+				r.reportPeerless(path, "the label reserved:world", "both address families are enabled", "use the entity world")
+			}
+		case identity.Name(identity.WorldIPv4), identity.Name(identity.WorldIPv6):
+			if one {
+				r.reportPeerless(path, "the label reserved:"+q.Key, "one address family is enabled", "use the entity "+q.Key)
+			}
+		}
+	}
 }
 
 // usesOtherSources reports labels of peers outside the cluster. Waggle's identities have no such labels.
@@ -204,8 +230,13 @@ func (r *ciliumRule) entity(path string, item json.RawMessage) ([]Peer, error) {
 
 // reportUnmatched reports an entity that no peer has. The other peers of the rule are enforced.
 func (r *ciliumRule) reportUnmatched(path, name, why string) {
-	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonUnsupported, Message: "the entity " + name + " matches no peer: " + why +
-		"; the other peers of the rule count; leave it out"})
+	r.reportPeerless(path, "the entity "+name, why, "leave it out")
+}
+
+// reportPeerless reports a part of a rule that matches no peer, and the remedy.
+func (r *ciliumRule) reportPeerless(path, part, why, remedy string) {
+	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonUnsupported, Message: part + " matches no peer: " + why +
+		"; the other peers of the rule count; " + remedy})
 }
 
 // ingressIdentity is the identity of Cilium's Ingress proxies. No peer has it in Waggle.

@@ -40,6 +40,8 @@ type Environment struct {
 	WithoutSlices bool
 	// IPv4Only and IPv6Only are set if only one family is enabled. Identity 2 is then the world of that family.
 	IPv4Only, IPv6Only bool
+	// FamiliesUnknown is set if the reader does not know the enabled families of the nodes, and no problem that depends on them is reported.
+	FamiliesUnknown bool
 }
 
 // SameAPIServers reports whether "kube-apiserver" selects the same peers in both environments.

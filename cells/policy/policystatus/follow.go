@@ -68,7 +68,7 @@ func (f *follower) objects(health cell.Health) *kubeapi.Follower[*statement] {
 // this role reads no EndpointSlices. Problems depend on the labels of identities, on the mode of L7 rules, and on the existence of a cluster name, but not on the
 // name.
 func (p *params) environment(groups *policy.CIDRGroups) policy.Environment {
-	env := policy.Environment{Keeps: p.Keeps, Cluster: "any", AllowL7Ports: p.L7Mode == policy.AllowL7Ports, WithoutSlices: true}
+	env := policy.Environment{Keeps: p.Keeps, Cluster: "any", AllowL7Ports: p.L7Mode == policy.AllowL7Ports, WithoutSlices: true, FamiliesUnknown: true}
 	if groups != nil {
 		env.CIDRGroups, env.GroupsUnread = *groups, *groups == nil
 	}
