@@ -25,8 +25,7 @@ const answerTicks = 1
 // more than answerTicks without a reply.
 var exclusionRescans = []time.Duration{3 * time.Second, 6 * time.Second}
 
-// longestExclusionRest bounds the pause that keeps the CPU use of following prefixes low. On a busy machine a scan takes long without using a CPU, and flows must
-// not stray for minutes because of that.
+// longestExclusionRest bounds the pauses that keep the CPU use of following prefixes low, because flows must not stray for long.
 const longestExclusionRest = 2 * time.Second
 
 // excludedPrefixes are the prefixes towards which pods keep their addresses, as programs know them.
@@ -87,13 +86,12 @@ func (k *excludedPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
 func (a *access) followExclusions(ctx context.Context, health cell.Health) error {
 	health.OK("waiting for the prefixes that are excluded from masquerading")
 	excluded := &excludedPrefixes{table: a.exclusions}
-	var due []time.Time        // scans of the last change
-	budget := newSweepBudget() // while nodes join a large cluster, prefixes are added all the time
+	var due []time.Time                         // scans of the last change
+	scans := newScanLimit(longestExclusionRest) // while nodes join a large cluster, prefixes are added all the time
 	for {
 		watchdog.Busy(ctx)
-		began := time.Now()
-		excluded.read(a.db.ReadTxn())
-		if watchdog.Sleep(ctx, min(budget.rest(time.Since(began)), longestExclusionRest)) != nil {
+		cost := scans.Measure(func() { excluded.read(a.db.ReadTxn()) })
+		if watchdog.Sleep(ctx, scans.After(cost)) != nil {
 			return nil
 		}
 		if excluded.news {
@@ -116,13 +114,14 @@ func (a *access) followExclusions(ctx context.Context, health cell.Health) error
 			due = due[1:]
 		}
 		watchdog.Busy(ctx)
-		began = time.Now()
-		ended, err := a.collectStranded(excluded.end)
+		var ended uint64
+		var err error
+		cost = scans.Measure(func() { ended, err = a.collectStranded(excluded.end) })
 		if err != nil {
 			return fmt.Errorf("collect masqueraded flows to excluded prefixes: %w", err)
 		}
 		health.OK(fmt.Sprintf("%d prefixes are excluded from masquerading; %d entries of masqueraded flows to them were deleted", len(excluded.prefixes), ended))
-		if watchdog.Sleep(ctx, min(budget.rest(time.Since(began)), longestExclusionRest)) != nil {
+		if watchdog.Sleep(ctx, scans.After(cost)) != nil {
 			return nil
 		}
 	}

@@ -7,34 +7,24 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
+	"github.com/waggle-net/waggle/pkg/throttle"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
-	// sweepShare bounds the time of sweeps to this fraction of any longer time: a fiftieth of a CPU if backends change all the time.
-	sweepShare = 50
-	// sweepSpan is the time whose fraction sweeps may take at once: the three sweeps of a single change do not wait, even with full maps.
-	sweepSpan = 10 * time.Second
+	// scanRatio bounds the CPU time of the scans of a job: a fiftieth of a CPU if backends or prefixes change all the time.
+	scanRatio = 50
+	// scanBurst is the CPU time that scans may use at once: the three sweeps of a single change do not wait, even with 131,072 flows.
+	scanBurst = 200 * time.Millisecond
+	// longestSweepRest bounds the pause after a sweep: three million flows need no longer one.
+	longestSweepRest = time.Minute
 )
 
-// sweepBudget limits the time of sweeps, in microseconds.
-type sweepBudget struct{ limiter *rate.Limiter }
-
-func newSweepBudget() sweepBudget {
-	perSecond := int(time.Second/time.Microsecond) / sweepShare
-	return sweepBudget{rate.NewLimiter(rate.Limit(perSecond), perSecond*int(sweepSpan/time.Second))}
-}
-
-// rest returns the time to wait after a sweep of duration took.
-func (b sweepBudget) rest(took time.Duration) time.Duration {
-	r := b.limiter.ReserveN(time.Now(), int(took.Microseconds()))
-	if !r.OK() { // the sweep alone took more than the budget of a span
-		return sweepShare * took
-	}
-	return r.Delay()
+// newScanLimit returns the limit of a job that scans the translated flows. The cost is CPU time, because a scan also takes long while other processes use the CPU.
+func newScanLimit(longest time.Duration) *throttle.Limit {
+	return &throttle.Limit{Ratio: scanRatio, Burst: scanBurst, Max: longest, Measure: throttle.CPUTime}
 }
 
 // lateSweeps are the delays of the sweeps after the immediate one: until the maps of services have followed the tables, programs translate to removed backends.
@@ -50,14 +40,16 @@ func (a *access) sweep(ctx context.Context, health cell.Health) error {
 		}
 	}()
 	var late []time.Duration
-	budget := newSweepBudget()
+	sweeps := newScanLimit(longestSweepRest)
 	for {
 		txn := a.db.ReadTxn()
 		_, frontends := a.served.tables.Frontends.AllWatch(txn)
 		_, backends := a.served.tables.Backends.AllWatch(txn)
 		frontendsKnown, backendsKnown := completes(txn, a.served.tables.Frontends), completes(txn, a.served.tables.Backends)
 		watchdog.Busy(ctx)
-		took, n, err := a.sweepOnce()
+		var n uint64
+		var err error
+		cost := sweeps.Measure(func() { n, err = a.sweepOnce() })
 		if err != nil {
 			return fmt.Errorf("collect flows of removed services: %w", err)
 		}
@@ -65,7 +57,7 @@ func (a *access) sweep(ctx context.Context, health cell.Health) error {
 			late = []time.Duration{answerTime}
 		}
 		health.OK(fmt.Sprintf("%d entries scanned", n))
-		if watchdog.Sleep(ctx, budget.rest(took)) != nil {
+		if watchdog.Sleep(ctx, sweeps.After(cost)) != nil {
 			return nil
 		}
 		var timer <-chan time.Time
@@ -98,9 +90,8 @@ func completes[R any](txn statedb.ReadTxn, table statedb.Table[R]) <-chan struct
 	return nil
 }
 
-// sweepOnce returns its duration and the number of entries that it has read. Deletions before an error are counted as well.
-func (a *access) sweepOnce() (took time.Duration, entries uint64, err error) {
-	begin := time.Now()
+// sweepOnce returns the number of entries that it has read. Deletions before an error are counted as well.
+func (a *access) sweepOnce() (entries uint64, err error) {
 	p := &pass{access: a, found: make(map[string]found)}
 	defer func() { a.publishSwept(p.found) }()
 	for _, m := range natmap.Maps() {
@@ -108,11 +99,11 @@ func (a *access) sweepOnce() (took time.Duration, entries uint64, err error) {
 		err := p.sweepMap(m, &sum)
 		p.found[m.Name] = sum
 		if err != nil || p.services == nil {
-			return 0, 0, err
+			return 0, err
 		}
 		entries += sum.entries
 	}
-	return time.Since(begin), entries, nil
+	return entries, nil
 }
 
 // sweepMap scans one map, while all services are known.

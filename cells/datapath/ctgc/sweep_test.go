@@ -6,30 +6,21 @@ import (
 	"time"
 )
 
-// The sweeps of a single change do not wait, and the sweeps of endless changes take a fiftieth of the time.
-func TestSweepBudget(t *testing.T) {
+// The sweeps of a single change do not wait, and a sweep of very many flows delays the next one for a bounded time.
+func TestScanLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		budget := newSweepBudget()
+		sweeps := newScanLimit(longestSweepRest)
 		const each = 60 * time.Millisecond
-		sweep := func() {
-			time.Sleep(each)
-			time.Sleep(budget.rest(each))
+		for i := range 1 + len(lateSweeps) {
+			if rest := sweeps.After(each); rest != 0 {
+				t.Errorf("after sweep %d the rest is %v", i, rest)
+			}
 		}
-		began := time.Now()
-		for range 1 + len(lateSweeps) {
-			sweep()
+		if rest := sweeps.After(each); rest != 2*time.Second {
+			t.Errorf("after four sweeps at once the rest is %v", rest)
 		}
-		if took := time.Since(began); took != 3*each {
-			t.Errorf("three sweeps took %v", took)
-		}
-		for range 1000 {
-			sweep()
-		}
-		if took, least := time.Since(began), (1003*each-sweepSpan/sweepShare)*sweepShare; took < least || took > least+sweepShare*each {
-			t.Errorf("1,003 sweeps took %v, want %v and at most one rest more", took, least)
-		}
-		if rest := budget.rest(2 * time.Minute); rest != 100*time.Minute {
+		if rest := sweeps.After(2 * time.Minute); rest != longestSweepRest {
 			t.Errorf("after a sweep of two minutes the rest is %v", rest)
 		}
 	})

@@ -30,6 +30,7 @@ type controller struct {
 	sets     map[string]members   // by key of the labels
 	outcomes map[string]outcome   // of the label sets with a number, as last committed
 	since    map[string]time.Time // time at which labels without a number were first seen
+	failing  time.Time            // time of the first of the last failed attempts to write files of numbers; zero after a success
 	local    map[uint32]bool      // identities that only this node has
 	complete bool                 // both tables are initialized
 	whole    time.Time            // time at which all endpoints were last marked; zero for never since the subscription
@@ -85,14 +86,11 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	defer c.mirror.Close()
 	defer c.rows.Close()
 	return loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Endpoints, c.CRDs, c.Wanted}}, func(r *loop.Round) error {
-		in := c.read(r)
+		in, now := c.read(r), time.Now()
 
-		out := c.resolve(r.Txn, in, time.Now())
+		out := c.resolve(r.Txn, in, now)
 
-		if err := c.numbers.save(); err != nil {
-			out.problems = append(out.problems, err)
-			out.requestPass(time.Now().Add(saveAgain))
-		}
+		c.store(&out, now)
 		if err := c.commit(r.Txn, in, out); err != nil {
 			health.Degraded("identities are out of date", err)
 			return err
@@ -208,11 +206,10 @@ type output struct {
 	why      map[string]string  // reasons why a set has no number of the cluster for a long time
 	want     map[string]*wanted // label sets that need an object
 	problems []error
+	unstored error     // why files of numbers cannot be written
+	waiting  int       // label sets whose number has no file
 	again    time.Time // time of the next pass without a change; zero for none
 }
-
-// saveAgain is the time until the next attempt after a number could not be written to disk.
-const saveAgain = time.Second
 
 // requestPass requests a pass at a time, unless an earlier one is requested; the zero time requests none.
 func (o *output) requestPass(at time.Time) {
@@ -263,7 +260,37 @@ func (c *controller) resolve(txn statedb.ReadTxn, in input, now time.Time) outpu
 	return out
 }
 
+// Times until the next attempt to write files of numbers. The attempts are as far apart as the first one is in the past.
+const (
+	minStoreRetry = time.Second
+	maxStoreRetry = 30 * time.Second
+)
+
+// store writes the files of numbers, and removes numbers of this node without a file from the output: after a crash, this node would assign them to other
+// labels while maps still have them. A number of the cluster needs no file, because its object assigns it to the same labels.
+func (c *controller) store(out *output, now time.Time) {
+	if out.unstored = c.numbers.save(); out.unstored == nil {
+		c.failing = time.Time{}
+		return
+	}
+	if c.failing.IsZero() {
+		c.failing = now
+	}
+	out.requestPass(now.Add(min(max(now.Sub(c.failing), minStoreRetry), maxStoreRetry)))
+	for key, n := range out.byKey {
+		if n.Source != identities.CRD && c.numbers.dirty[n.ID] {
+			delete(out.byKey, key)
+			out.waiting++
+		}
+	}
+}
+
 func (c *controller) report(health cell.Health, in input, out output) {
+	if out.unstored != nil {
+		health.Degraded(fmt.Sprintf("files of identities cannot be written, and %d of %d label sets wait for theirs: free space in the state directory",
+			out.waiting, len(in.sets)), out.unstored)
+		return
+	}
 	problems := slices.DeleteFunc(out.problems, func(err error) bool { return err == nil })
 	if len(problems) > 0 {
 		slices.SortFunc(problems, func(a, b error) int { return len(a.Error()) - len(b.Error()) })

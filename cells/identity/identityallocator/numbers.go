@@ -71,10 +71,13 @@ func (n *numbers) load(log *slog.Logger) error {
 	return nil
 }
 
-// save writes the outdated files. The controller calls it before it commits the numbers to the tables, so that a number is on disk before the datapath can have
-// it.
+// save writes the outdated files. An error does not delay other files, up to maxProblems errors: a full disk has one for each file.
 func (n *numbers) save() error {
+	var errs []error
 	for id := range n.dirty {
+		if len(errs) == maxProblems {
+			break
+		}
 		var err error
 		if key, used := n.taken[id]; used {
 			err = n.files.Write(name(id), n.byKey[key])
@@ -82,11 +85,12 @@ func (n *numbers) save() error {
 			err = n.files.Remove(name(id))
 		}
 		if err != nil {
-			return fmt.Errorf("identity %d may change after a restart: %w", id, err)
+			errs = append(errs, fmt.Errorf("store identity %d: %w", id, err))
+			continue
 		}
 		delete(n.dirty, id)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func name(id uint32) string { return strconv.FormatUint(uint64(id), 10) + ".json" }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/statefile"
+	"github.com/waggle-net/waggle/pkg/throttle"
 )
 
 const (
@@ -32,21 +33,20 @@ type seen struct {
 	dirty  bool      // the file is out of date
 	full   bool      // the limit has excluded a node
 	due    time.Time // earliest time of the next write
+	pace   throttle.Limit
 }
 
 const (
-	// writeShare is the ratio of the pause after a write of the file to the duration of the write. While nodes join a large cluster, each of them changes the
-	// file, and a write of 5,000 nodes takes some milliseconds.
-	writeShare = 50
+	// writeRatio is the ratio of the pause after a write of the file to the duration of the write. While nodes join a large cluster, each of them changes the
+	// file, and a write of 5,000 nodes takes some milliseconds. No node is resolved during a write, so the time of a slow disk counts.
+	writeRatio = 50
 	// longestPause bounds this pause: a write to a disk that stalls takes seconds.
 	longestPause = 10 * time.Second
 )
 
-// writePause returns the pause after a write.
-func writePause(took time.Duration) time.Duration { return min(writeShare*took, longestPause) }
-
 func newSeen(s agentconfig.Agent, log *slog.Logger) *seen {
-	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{}}
+	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{},
+		pace: throttle.Limit{Ratio: writeRatio, Max: longestPause, Measure: throttle.WallTime}}
 }
 
 // load reads the file of the previous run. It quarantines an unusable file: nodes have their current ranges without it.
@@ -103,19 +103,18 @@ func (s *seen) save() (rest time.Duration, err error) {
 	if !s.dirty {
 		return 0, nil
 	}
-	began := time.Now()
-	if rest := s.due.Sub(began); rest > 0 {
+	if rest := time.Until(s.due); rest > 0 {
 		return rest, nil
 	}
-	err = s.store.Open()
-	if err == nil {
-		err = s.store.Write(seenFile, s.ranges)
-	}
+	took := s.pace.Measure(func() {
+		if err = s.store.Open(); err == nil {
+			err = s.store.Write(seenFile, s.ranges)
+		}
+	})
 	if err != nil {
 		return 0, fmt.Errorf("record the previous ranges of nodes: %w: free space in the state directory", err)
 	}
-	now := time.Now()
-	s.dirty, s.due = false, now.Add(writePause(now.Sub(began)))
+	s.dirty, s.due = false, time.Now().Add(s.pace.After(took))
 	return 0, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/throttle"
 )
 
 func loaded(t *testing.T, dir string) *seen {
@@ -84,9 +85,25 @@ func TestSeen_WritesAreSpaced(t *testing.T) {
 // A disk that stalls once does not delay the next write for minutes.
 func TestSeen_PauseIsBounded(t *testing.T) {
 	t.Parallel()
-	for took, want := range map[time.Duration]time.Duration{0: 0, 5 * time.Millisecond: 250 * time.Millisecond, time.Minute: 10 * time.Second} {
-		require.Equal(t, want, writePause(took), "%v", took)
-	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, dir)
+		for i, write := range []struct{ takes, pause time.Duration }{
+			{5 * time.Millisecond, 250 * time.Millisecond},
+			{time.Minute, 10 * time.Second},
+			{5 * time.Millisecond, 250 * time.Millisecond},
+		} {
+			s.pace.Measure = func(work func()) time.Duration {
+				return throttle.WallTime(func() { time.Sleep(write.takes); work() })
+			}
+			s.take("a", []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)})
+			rest, err := s.save()
+			require.NoError(t, err)
+			require.Zero(t, rest)
+			require.Equal(t, write.pause, time.Until(s.due))
+			time.Sleep(write.pause)
+		}
+	})
 }
 
 func TestSeen_IsBounded(t *testing.T) {

@@ -94,6 +94,14 @@ const settle = 2 * time.Second
 // copyAgain is the time after which an unchanged copy is written again, so that the age of the file is the age of its content.
 const copyAgain = time.Hour
 
+const (
+	// copyRatio is the ratio of the pause between two copies to the CPU time of a copy: in a large cluster, where some row changes all the time, copies use a
+	// thousandth of a CPU.
+	copyRatio = 1000
+	// longestCopyPause bounds this pause. A copy of 500,000 rows takes about 1 s of CPU time.
+	longestCopyPause = 10 * time.Minute
+)
+
 // copies writes the copy after changes of the tables, with a pause of at least Settings.CopyEvery between writes, and once at the end if it is out of date.
 func (s *Source) copies(ctx context.Context, health cell.Health) {
 	if s.settings.Copy == "" {
@@ -109,7 +117,7 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 		wait, rest := copyAgain, s.settings.CopyEvery
 		if len(names) > 0 {
 			var err error
-			cost := s.cpuTime(func() { err = s.copy(txn, names) })
+			cost := s.pace.Measure(func() { err = s.copy(txn, names) })
 			if err != nil {
 				health.Degraded("write the copy", err)
 				wait = s.settings.CopyEvery // the next attempt
@@ -117,7 +125,7 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 				health.OK("written")
 			}
 			if !s.isIncomplete(names) { // an incomplete copy is soon completed
-				rest = copyPause(rest, cost)
+				rest = s.pace.After(cost)
 			}
 		}
 		watchdog.Idle(ctx)

@@ -36,7 +36,7 @@ func TestCopy_PauseFollowsCPUTime(t *testing.T) {
 				}
 				type write struct{ began, ended time.Time }
 				var writes []write // of the goroutine of the copy, read after its end
-				source.cpuTime = func(work func()) time.Duration { work(); return c.cpu }
+				source.pace.Measure = func(work func()) time.Duration { work(); return c.cpu }
 				source.writeFile = func(path string, file []byte) error {
 					began := time.Now()
 					time.Sleep(c.elapsed)
@@ -67,21 +67,5 @@ func TestCopy_PauseFollowsCPUTime(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// A thread that sleeps uses no CPU, and one that works does.
-func TestThreadCPUTime_CountsOnlyWork(t *testing.T) {
-	t.Parallel()
-	const used = 20 * time.Millisecond
-	work := func() {
-		for began := threadClock(); threadClock()-began < used; {
-		}
-	}
-	if got := threadCPUTime(work); got < used {
-		t.Errorf("work of %v counted as %v", used, got)
-	}
-	if got := threadCPUTime(func() { time.Sleep(used) }); got >= used {
-		t.Errorf("a sleep of %v counted as %v of CPU time", used, got)
 	}
 }

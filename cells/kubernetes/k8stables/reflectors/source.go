@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/throttle"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -44,10 +45,9 @@ type Source struct {
 	log      *slog.Logger
 	shutdown hive.Shutdowner
 	// carryOn reports whether pods of a previous run exist, so that the agent must wait instead of ending.
-	carryOn func() bool
-	copied  time.Time // when the loaded copy was written; zero without one
-	// cpuTime runs work and returns the CPU time that it used.
-	cpuTime   func(work func()) time.Duration
+	carryOn   func() bool
+	copied    time.Time      // when the loaded copy was written; zero without one
+	pace      throttle.Limit // of complete copies
 	writeFile func(path string, file []byte) error
 }
 
@@ -60,7 +60,8 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 		settings.Slices = false
 	}
 	s := &Source{settings: settings, cluster: client.ClusterID(), set: set, log: log, shutdown: shutdown, carryOn: carryOn,
-		cpuTime: threadCPUTime, writeFile: snapshot.Write}
+		pace:      throttle.Limit{Ratio: copyRatio, Min: settings.CopyEvery, Max: longestCopyPause, Measure: throttle.CPUTime},
+		writeFile: snapshot.Write}
 	txn := set.Write(set.All()...)
 	defer txn.Abort()
 	if settings.Slices {
