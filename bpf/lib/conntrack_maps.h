@@ -58,7 +58,7 @@ enum ct_flag {
 	CT_TRANSLATED = 128, /* the initiator sent to a service, and the responder is its backend */
 	CT_RESPONDER_RESET = 256,
 	CT_REPLIED = 512, /* the responder sent a packet other than a reset */
-	CT_BY_TUNNEL = 1 << 10, /* the peer is another node that sends through the tunnel, from whatever address */
+	CT_BY_TUNNEL = 1 << 10, /* the peer is another node that sends through the tunnel, from any of its addresses */
 	CT_BY_VNI = 1 << 12, /* the identity of the peer is the VNI of its packets, because ipcache does not know the peer */
 };
 

@@ -60,7 +60,7 @@ static __always_inline verdict peer_of_sender(const struct addr_key *to, enum fl
 	return CONTINUE;
 }
 
-/* is_loopback reports whether the stack returns to a pod a packet that the pod sent, under whatever source address. Such a packet is always allowed. */
+/* is_loopback reports whether the stack returns a packet to the pod that sent it, with any source address. Such a packet is always allowed. */
 static __always_inline int is_loopback(struct __sk_buff *skb, const struct flow *flow, const struct endpoint_facts *self)
 {
 	return flow->direction == DIRECTION_INGRESS && skb->ingress_ifindex == self->ifindex;
@@ -74,9 +74,9 @@ __attribute__((noinline)) int is_encapsulated(const struct flow *flow, __u32 ide
 	       (identity == IDENTITY_HOST || identity_is_remote_node(identity));
 }
 
-/* store_tunnel_sender stores the sender of a packet for a pod that came through the tunnel, by its device or decapsulated by netdev_ingress: it has the mark of
- * overlay_ingress. Replies to a node bypass the stack of this node if the request bypassed it, or came by the device from an address to which no route into the
- * tunnel leads. Otherwise the connection tracking of this node, which has seen the request, must see the reply. */
+/* store_tunnel_sender stores the sender of a packet from the tunnel to a pod, received by the tunnel device or decapsulated by netdev_ingress; the packet has the
+ * mark of overlay_ingress. Replies to a node bypass the stack of this node in two cases: the request bypassed it, or the request used the device and no route
+ * into the tunnel leads to its source. Otherwise the connection tracking of this node has seen the request and must see the reply. */
 __attribute__((noinline)) int store_tunnel_sender(struct __sk_buff *skb, struct flow *flow)
 {
 	struct addr_key from;

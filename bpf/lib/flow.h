@@ -12,7 +12,7 @@
 #include "reasons.h"
 #include "verdict.h"
 
-/* "Self" is the endpoint at whose link a program runs: it sends packets with the direction egress, and receives the others. The peer is the other
+/* "Self" is the endpoint on whose link a program runs. It sends the packets with direction egress and receives all others. The peer is the other
  * end. */
 struct flow {
 	/* Read from the packet. */

@@ -10,7 +10,7 @@
 #define NAT_FLOWS4 524288
 #define NAT_FLOWS6 262144
 
-/* Added to the family of a ct_signal, which names the endpoint of a flow, 0 for none of this node. */
+/* Added to the family of a ct_signal. Its endpoint is the local endpoint of the flow, 0 without one. */
 #define NAT_SIGNAL 16	    /* nat4 or nat6 is full, or no port was left: the flow was dropped */
 #define NAT_SHARE_SIGNAL 32 /* the endpoint has used up its share: the flow was dropped */
 #define NAT_WAKE_SIGNAL 48  /* the endpoint has nearly used up its share */
@@ -57,8 +57,8 @@ enum nat_flag {
 	NAT_DIRECT = 256,     /* of a pod with a peer past a service, from a port that its flow to the service uses as well */
 };
 
-/* The translated packet, and thereby the key of the reverse entry (twin): its source is this entry's destination and the other way round, its hook is the field twin. The
- * entry of the replies is stored first, with NOEXIST, so two flows never use the same ports; both are deleted together. The memory of an entry may be reused at
+/* The translated packet. The key of the reverse entry (twin) follows from it: source and destination are exchanged, and the hook is the field twin. The reply
+ * entry is stored first, with NOEXIST, so two flows never use the same ports; both entries are deleted together. The memory of a deleted entry may be reused at
  * once, so a reader compares the check. */
 struct nat_entry4 {
 	__u32 check;   /* computed from the key as by ct_check, never 0 */

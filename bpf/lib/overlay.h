@@ -16,8 +16,8 @@
 
 #define OVERLAY_TTL 64 /* of the outer header */
 
-/* Priority of a packet of the node whose checksum the device of the underlay must complete, whatever the slot of the peer says, so that a test finds out
- * whether that device computes it correctly. */
+/* Priority of a test packet of the node. The device of the underlay must complete its checksum regardless of the slot of the peer, so that the test finds out
+ * whether the device computes it correctly. */
 #define OVERLAY_UNCOMPLETED 0x57470001
 
 /* overlay_has_outer reports whether a packet has the form of one in the tunnel: a UDP datagram to the port of the tunnel. */

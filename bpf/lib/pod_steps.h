@@ -104,7 +104,7 @@ static __always_inline verdict deliver_local(struct __sk_buff *skb, const struct
 	return deliver_peer(skb, to);
 }
 
-/* deliver_node sends a packet into the tunnel to another node that sends to the pod through the tunnel, from an address to which no route into the tunnel
+/* deliver_node sends a packet into the tunnel to another node. That node sends through the tunnel from an address to which no route of this node into the tunnel
  * leads. The program of waggle_host finds the node. */
 static __always_inline verdict deliver_node(struct __sk_buff *skb, const struct flow *flow)
 {

@@ -30,8 +30,8 @@ enum policy_level {
 };
 
 /* The shape of a policy id is the set of classes of keys that it has. Bit kind * POLICY_LEVELS + level is for the hash, bit SHAPE_RANGES + kind for
- * policy_ranges; of POLICY_CLASS, bit SHAPE_CLASS + level and bit SHAPE_CLASS + POLICY_LEVELS. SHAPE_LOCALHOST: the local host is allowed, whatever the entries
- * say. */
+ * policy_ranges; of POLICY_CLASS, bit SHAPE_CLASS + level and bit SHAPE_CLASS + POLICY_LEVELS. SHAPE_LOCALHOST: the local host is allowed, regardless of the
+ * entries. */
 #define SHAPE_RANGES 12
 #define SHAPE_CLASS 19
 #define SHAPE_LOCALHOST (1U << 16)
@@ -55,7 +55,7 @@ struct policy_key {
 };
 
 struct policy_entry {
-	__u32 rule; /* the rule, for people; 0 for none */
+	__u32 rule; /* cookie of the rule, for reports; 0 for none */
 	__u8 deny;
 	__u8 pad[3];
 };

@@ -1,6 +1,6 @@
-/* Resize of the maps of flows. Programs of another generation have the previous (former) map and cannot be changed, so while hooks are replaced all programs
- * use it: those loaded for the resize read it on a miss and write to it. When they run on every hook, they write to both maps while the agent copies the
- * entries to the new (present) one. No entry is ever only in a map that a program does not read. Programs that are loaded for no resize have none of this. */
+/* Resize of the maps of flows. Programs of another generation use the previous (former) map and cannot be changed, so while hooks are replaced, programs that
+ * are loaded for the resize read it on a miss and write to it. Once they run on every hook, they write to both maps, while the agent copies the entries to the
+ * new (present) map. Each program finds every entry in a map that it reads. Programs that are not loaded for a resize contain no resize code. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -39,11 +39,11 @@ struct {
 	__type(value, __u32);
 } resize_state SEC(".maps");
 
-/* The key of resize_state is not on the stack, of which callers have little. */
+/* The key of resize_state is global, because callers have little stack space. */
 static const __u32 resize_key = 0;
 
 /* resize_phase returns the phase of the resize for which the programs are loaded, if it changes the map. For programs of a completed resize this is
- * RESIZE_NONE, also after the start of another one, whose former map is the present one of these programs. */
+ * RESIZE_NONE, also after the start of the next resize, whose former map is the present map of these programs. */
 static __always_inline __u32 resize_phase(enum resize_map map)
 {
 	__u32 *state;
@@ -54,7 +54,7 @@ static __always_inline __u32 resize_phase(enum resize_map map)
 	return state && *state / RESIZE_PHASES == resize_number ? *state % RESIZE_PHASES : RESIZE_NONE;
 }
 
-/* These functions do with a key of two maps what the helpers do with one map. The present map is read first: if both have an entry, it has the newer one. */
+/* These functions replace the map helpers for a key in two maps. The present map is read first: if both maps have an entry, the present one has the newer. */
 static __always_inline void *resize_lookup(enum resize_map map, void *present, void *former, const void *key)
 {
 	void *entry = bpf_map_lookup_elem(present, key);
@@ -62,8 +62,8 @@ static __always_inline void *resize_lookup(enum resize_map map, void *present, v
 	return !entry && resize_phase(map) ? bpf_map_lookup_elem(former, key) : entry;
 }
 
-/* The results of these two are ints: before Linux 6.4 operations of maps return ints. The verifier replaces the helper by a call of the operation, and the
- * upper half of the register is then not the sign extension. */
+/* The next two functions return int, because before Linux 6.4 the map operations return int. The verifier replaces a helper by a call of the operation, which
+ * does not extend the sign into the upper half of the register. */
 
 /* The former map decides whether a key exists. An entry that must exist may be missing in the present map, because the agent has not copied it yet. An entry
  * that must not exist may be in the present map: a copy that the agent deletes at once, or an entry of a program that already sees the end of the resize. Then,

@@ -11,7 +11,7 @@ import (
 // settle is how long an entry without a row may belong to a row that was just deleted.
 const settle = time.Second
 
-// PruneUnowned handles entries of one of our maps without a row. It waits until pending deletions have ended. Another process wrote the entries that remain:
+// PruneUnowned handles entries without a row in a map of Waggle. It waits until pending deletions have ended. Another process wrote the entries that remain:
 // PruneUnowned counts each one and calls prune to remove them.
 func PruneUnowned[K any](ctx context.Context, w Watch, mapName string, seen []K, still func(K) bool, prune func()) {
 	if len(seen) == 0 {

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// Group is the link group of the host ends of pod links; our nftables rule matches it.
+	// Group is the link group of the host ends of pod links; Waggle's nftables rule matches it.
 	Group uint32 = 0x57414701
 	// DeletedGroup is the group into which DEL moves a host end; the agent deletes all links of the group with one request.
 	DeletedGroup uint32 = 0x574147ff
 
-	// OverlayGroup is the link group of the tunnel device and of the pair that completes checksums; our nftables rule matches it too.
+	// OverlayGroup is the link group of the tunnel device and of the pair that completes checksums; Waggle's nftables rule matches it too.
 	OverlayGroup uint32 = 0x57414702
 
 	// IngressBlock and EgressBlock are the numbers of the two tc blocks that all pod links share.

@@ -21,7 +21,7 @@ var (
 	ErrForeign = errors.New("foreign file")       // written by another program
 )
 
-// envelope contains a document. The order of its fields is the order in the file: the first bytes suffice to recognise a truncated file as ours.
+// envelope contains a document. The order of its fields is the order in the file: the first bytes suffice to recognise a truncated file of Waggle.
 type envelope struct {
 	Waggle   string          `json:"waggle"` // kind of the document
 	Version  int             `json:"version"`
@@ -70,7 +70,7 @@ func Decode(kind string, file []byte) ([]byte, error) {
 	return e.Data, nil
 }
 
-// ours reports whether a file, or the part that is left of it, begins like the output of [Encode]; an empty file may be ours.
+// ours reports whether a file, or the part that is left of it, begins like the output of [Encode]; an empty file may be one.
 func ours(kind string, file []byte) bool {
 	name, err := json.Marshal(kind)
 	if err != nil {

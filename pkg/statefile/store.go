@@ -125,7 +125,7 @@ func (s *Store) Remove(name string) error {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// checkName rejects names outside the directory and names of our own files in it.
+// checkName rejects names outside the directory and names of the store's temporary files in it.
 func checkName(name string) error {
 	if name == "" || name == badDir || name[0] == '.' || strings.ContainsAny(name, "/\x00") {
 		return errors.New("not a name for a document")

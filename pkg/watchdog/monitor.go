@@ -24,7 +24,7 @@ const (
 	txnLimit     = 10 * time.Second / scale
 )
 
-// Stall is a stall: a loop, row or table lock that makes no progress.
+// Stall is a loop, row or table lock that makes no progress.
 type Stall struct {
 	What  string        // one line, beginning with loop, table or row and its name
 	Since time.Time     // by the wall clock

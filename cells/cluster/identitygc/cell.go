@@ -39,7 +39,7 @@ var DefaultConfig = Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("identity-gc-interval", c.Interval, "Time between two scans for unused CiliumIdentities; 0 disables the scans")
-	flags.Duration("identity-heartbeat-timeout", c.Timeout, "Time without a CiliumEndpoint that refers to it after which a CiliumIdentity is deleted")
+	flags.Duration("identity-heartbeat-timeout", c.Timeout, "Time after which a CiliumIdentity to which no CiliumEndpoint refers is deleted")
 	flags.Int("identity-gc-rate-limit", c.Limit, "Maximum number of CiliumIdentities that are deleted in --identity-gc-rate-interval")
 	flags.Duration("identity-gc-rate-interval", c.LimitInterval, "Interval of --identity-gc-rate-limit")
 }

@@ -8,15 +8,15 @@ import (
 
 // Number of consecutive rounds that must find an identity unused before its deletion.
 const (
-	enough        = 2
-	enoughForMany = 3 // when more than half of all identities would be deleted
-	fewAreNoMany  = 10
+	minRounds        = 2
+	minRoundsForMany = 3  // if more than half of all identities, and more than few of them, would be deleted
+	few              = 10 // identities
 )
 
 // unused is the state of an identity to which no CiliumEndpoint refers.
 type unused struct {
-	since  time.Time // of the first round that found it unused
-	rounds int       // in a row
+	since  time.Time // of the first round that found the identity unused
+	rounds int       // consecutive rounds that found the identity unused
 }
 
 // overdue counts the round for each identity without a reference, and returns the identities to delete.
@@ -39,9 +39,9 @@ func (c *collector) overdue(identities []object, used map[string]bool) (list []o
 			old = append(old, o)
 		}
 	}
-	need := enough
-	if len(old) > fewAreNoMany && len(old)*2 > len(identities) {
-		need = enoughForMany
+	need := minRounds
+	if len(old) > few && len(old)*2 > len(identities) {
+		need = minRoundsForMany
 	}
 	for _, o := range old {
 		if c.unused[o.UID].rounds >= need {

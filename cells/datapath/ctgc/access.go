@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
-// access is what the jobs and commands of the cell have in common: the kernel, the tables, and state with a lock. Each job keeps its own state to itself.
+// access holds the kernel, the tables and the locked state that the jobs and commands of the cell share. The state of a single job is in the type of that job.
 type access struct {
 	kernel kernel
 	nat    natKernel
@@ -40,8 +40,8 @@ type access struct {
 	answers statedb.RWTable[*nodetraffic.Traffic]
 
 	// State that jobs share. Each has its own lock.
-	served *served
-	heard  heard
+	served  *served
+	signals signalState
 }
 
 type params struct {
@@ -67,5 +67,5 @@ type params struct {
 func newAccess(p params) *access {
 	return &access{kernel: p.Kernel, nat: p.Nat, db: p.DB, endpoints: p.Endpoints, addresses: p.Addresses, nodes: p.Nodes, devices: p.Devices,
 		exclusions: p.Exclusions, cluster: p.Cluster, grace: p.Grace, agent: p.Settings, percent: p.Settings.EndpointShare,
-		table: p.Table, usage: p.Usage, answers: p.Traffic, served: &served{tables: p.Serving}, heard: heard{wake: make(chan struct{}, 1)}}
+		table: p.Table, usage: p.Usage, answers: p.Traffic, served: &served{tables: p.Serving}, signals: signalState{wake: make(chan struct{}, 1)}}
 }

@@ -19,9 +19,10 @@ const (
 	// of removed endpoints.
 	calmPause    = 5 * time.Millisecond
 	removalPause = time.Millisecond
-	// minSpacing is the minimum time between the end of a pass and the start of the next one that programs request: half of the maximum wait of a refused flow.
+	// minSpacing is the minimum time between the end of a pass and the start of the next one that programs request: half of the maximum time that
+	// a denied flow waits for a pass.
 	minSpacing = 500 * time.Millisecond
-	// removalSpacing is the same for removed endpoints: a node that loses many makes one pass for all.
+	// removalSpacing is the minimum time before a pass for removed endpoints, so that the removal of many endpoints causes one pass.
 	removalSpacing = time.Second
 )
 
@@ -110,7 +111,7 @@ func (c *collector) await(ctx context.Context) (time.Duration, error) {
 			return 0, ctx.Err()
 		case <-timer.C:
 			return calmPause, nil
-		case <-c.heard.wake:
+		case <-c.signals.wake:
 			return c.space(ctx, minSpacing, 0)
 		case <-changes.endpoints:
 		case <-changes.addresses:
@@ -121,22 +122,22 @@ func (c *collector) await(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// settle delays the next look at the tables, so that a burst of pods causes one pass. A signal ends the delay.
+// settle delays the next read of the tables, so that a burst of removed pods causes one pass. A signal ends the delay.
 func (c *collector) settle(ctx context.Context) error {
 	timer := time.NewTimer(removalSpacing / 4)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-c.heard.wake:
-		c.heard.hurry() // keep the signal for the next wait
+	case <-c.signals.wake:
+		c.signals.hurry() // keep the signal for the next wait
 	case <-timer.C:
 	}
 	return nil
 }
 
-// space waits until the last pass ended at least the given time ago. A signal shortens the wait to minSpacing and removes the pauses. The pass that follows
-// answers all requests before the return.
+// space waits until the time least has passed since the end of the last pass. A signal shortens the wait to minSpacing and removes the pauses. The next pass
+// serves all requests that are pending when space returns.
 func (c *collector) space(ctx context.Context, least, pause time.Duration) (time.Duration, error) {
 	urgent := pause == 0
 	for {
@@ -145,9 +146,9 @@ func (c *collector) space(ctx context.Context, least, pause time.Duration) (time
 			break
 		}
 		timer := time.NewTimer(wait)
-		wake := c.heard.wake
+		wake := c.signals.wake
 		if urgent {
-			wake = nil // the signal has been noticed
+			wake = nil // a signal has already shortened the wait
 		}
 		select {
 		case <-ctx.Done():
@@ -165,10 +166,10 @@ func (c *collector) space(ctx context.Context, least, pause time.Duration) (time
 	return pause, nil
 }
 
-// drain removes a pending request, which the next pass answers.
+// drain removes a pending request, because the next pass serves it.
 func (c *collector) drain() {
 	select {
-	case <-c.heard.wake:
+	case <-c.signals.wake:
 	default:
 	}
 }

@@ -77,16 +77,16 @@ func TestSpace_SignalsOvertakeRemovals(t *testing.T) {
 		"signals all the time": {minSpacing, 0, 100 * time.Millisecond, minSpacing, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := &collector{access: &access{heard: heard{wake: make(chan struct{}, 1)}}, ended: time.Now()}
+			c := &collector{access: &access{signals: signalState{wake: make(chan struct{}, 1)}}, ended: time.Now()}
 			if tc.signalAfter > 0 {
-				time.AfterFunc(tc.signalAfter, c.heard.hurry)
+				time.AfterFunc(tc.signalAfter, c.signals.hurry)
 			}
 			begin := time.Now()
 			pause, err := c.space(t.Context(), tc.least, tc.pause)
 			if took := time.Since(begin); err != nil || pause != tc.want || took != tc.took {
 				t.Errorf("%s: waited %s for a pass with pauses of %s: %v", name, took, pause, err)
 			}
-			if len(c.heard.wake) > 0 {
+			if len(c.signals.wake) > 0 {
 				t.Errorf("%s: the pass that follows answers all signals before it", name)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
@@ -136,7 +136,7 @@ func FuzzSignalOf(f *testing.F) {
 func TestRest_EndsWithASignal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := &access{heard: heard{wake: make(chan struct{}, 1)}}
+		c := &access{signals: signalState{wake: make(chan struct{}, 1)}}
 		p := &pass{access: c, pause: calmPause}
 		begin := time.Now()
 		for range 3 {
@@ -147,7 +147,7 @@ func TestRest_EndsWithASignal(t *testing.T) {
 		if took := time.Since(begin); took != 3*calmPause {
 			t.Errorf("three slices rested %s", took)
 		}
-		c.heard.hurry()
+		c.signals.hurry()
 		for range 3 {
 			if err := p.rest(t.Context()); err != nil {
 				t.Fatal(err)

@@ -10,7 +10,7 @@
 // In the kernel it deletes from ct_est4, ct_est6, ct_new4, ct_new6, ct_burst4, ct_burst6, nat4, nat6 and affinity, as the programs do, and corrects ct_flows,
 // nat_flows and nat_totals, in which programs count the quotas. After a restart the first pass finds all flows that ended in the meantime.
 //
-// All jobs and commands have the same [access] to inputs, kernel and status; what they share beyond it has a lock. The state of the loop is in [collector], the
+// All jobs and commands use one [access] with the inputs, the kernel, the status, and shared state with locks. The state of the loop is in [collector], the
 // state of one pass in [pass]. Inputs are read as snapshots (locals.go, served.go, and the parts of nat.go, stranded.go and exclusions.go that read tables), a pass
 // evaluates flows against them and deletes dead ones, and status.go writes the results.
 package ctgc

@@ -25,7 +25,7 @@ const answerTicks = 1
 // more than answerTicks without a reply.
 var exclusionRescans = []time.Duration{3 * time.Second, 6 * time.Second}
 
-// longestExclusionRest bounds the pauses that keep the CPU use of following prefixes low, because flows must not stray for long.
+// longestExclusionRest bounds the pauses that limit the CPU use of scans: until a scan, flows of pods to new prefixes get no replies.
 const longestExclusionRest = 2 * time.Second
 
 // excludedPrefixes are the prefixes towards which pods keep their addresses, as programs know them.
@@ -34,7 +34,7 @@ type excludedPrefixes struct {
 	prefixes map[netip.Prefix]struct{}
 	bits     []int           // the distinct lengths of the prefixes
 	changed  <-chan struct{} // closed when the table changes
-	news     bool            // a prefix was added; the caller resets it
+	dirty    bool            // a prefix was added; the caller resets it
 }
 
 // read updates the prefixes from the table.
@@ -54,7 +54,7 @@ func (k *excludedPrefixes) read(txn statedb.ReadTxn) {
 			k.bits = append(k.bits, row.Prefix.Bits())
 		}
 		if _, had := k.prefixes[row.Prefix]; !had {
-			k.news = true
+			k.dirty = true
 		}
 	}
 	k.prefixes, k.changed = prefixes, changed
@@ -68,10 +68,9 @@ func (k *excludedPrefixes) has(addr netip.Addr) bool {
 	})
 }
 
-// strays reports whether a flow of a pod uses an address of the node as its source although pods now keep their addresses towards its destination, and gets no
-// reply. Such a flow begins while the pod range of another node is not known, and lasts while the pod sends. A flow that gets replies does not stray, because
-// its peer knows it by the address of the node.
-func (k *excludedPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
+// outdated reports whether a flow is masqueraded although its destination is excluded now, and gets no reply. Such a flow begins while the pod range of another
+// node is not known, and lasts while the pod sends. A flow with replies is not outdated, because its peer knows the flow by the address of the node.
+func (k *excludedPrefixes) outdated(nat natKernel, f *natmap.Flow) (bool, error) {
 	if f.Reply() || f.Flags&uint32(bpf.NatMasquerade) == 0 || f.Flags&uint32(bpf.NatSenderEstablished) != 0 || !k.has(f.Key.Tuple().Target.Addr()) {
 		return false, nil
 	}
@@ -82,7 +81,7 @@ func (k *excludedPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
 	return err == nil && (!found || int32(f.Expires-answers.Expires) > answerTicks), err
 }
 
-// followExclusions deletes translated flows that the node would no longer translate and that get no reply.
+// followExclusions deletes masqueraded flows whose destination is excluded now and that get no reply.
 func (a *access) followExclusions(ctx context.Context, health cell.Health) error {
 	health.OK("waiting for the prefixes that are excluded from masquerading")
 	excluded := &excludedPrefixes{table: a.exclusions}
@@ -94,8 +93,8 @@ func (a *access) followExclusions(ctx context.Context, health cell.Health) error
 		if watchdog.Sleep(ctx, scans.After(cost)) != nil {
 			return nil
 		}
-		if excluded.news {
-			excluded.news, due = false, []time.Time{time.Now()}
+		if excluded.dirty {
+			excluded.dirty, due = false, []time.Time{time.Now()}
 			for _, late := range exclusionRescans {
 				due = append(due, due[0].Add(late))
 			}
@@ -127,10 +126,10 @@ func (a *access) followExclusions(ctx context.Context, health cell.Health) error
 	}
 }
 
-// end deletes a flow that strays, and returns the number of deleted entries.
+// end deletes an outdated flow, and returns the number of deleted entries.
 func (k *excludedPrefixes) end(p *pass, f *natmap.Flow) (uint64, error) {
-	strays, err := k.strays(p.nat, f)
-	if err != nil || !strays {
+	outdated, err := k.outdated(p.nat, f)
+	if err != nil || !outdated {
 		return 0, err
 	}
 	return p.deletePair(f, func(e *natmap.Flow) bool {

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// locals are the endpoints of this node by id, at one state of the table.
+// locals are the endpoints of this node by id, in one snapshot of the table.
 type locals struct {
 	byID    map[uint16]addresses
 	changed <-chan struct{} // closed when the table changes
@@ -40,7 +40,7 @@ func open(changed <-chan struct{}) bool {
 	}
 }
 
-// orphan reports whether one end of a flow is a removed endpoint. Another endpoint may have its id, but not its address, because that is quarantined.
+// orphan reports whether one end of a flow is a removed endpoint. A new endpoint may have the id of a removed one, but not its address, which is quarantined.
 func (l *locals) orphan(f *ctmap.Flow) bool {
 	if f.Entry.Opener == 0 && f.Entry.Target == 0 {
 		return false

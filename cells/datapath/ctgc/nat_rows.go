@@ -27,7 +27,7 @@ type translation struct {
 	Service        string         `json:"service,omitempty"`    // name
 	ServiceID      uint32         `json:"serviceID,omitempty"`  // of the frontend
 	BackendID      uint32         `json:"backendID,omitempty"`  //
-	Endpoint       uint16         `json:"endpoint,omitempty"`   // the endpoint in whose quota the flow counts; 0 if it is none of this node
+	Endpoint       uint16         `json:"endpoint,omitempty"`   // the endpoint in whose quota the flow counts; 0 if no endpoint of this node
 	Pod            string         `json:"pod,omitempty"`        //
 	Flags          []string       `json:"flags,omitempty"`      //
 	Incomplete     bool           `json:"incomplete,omitempty"` // the entry of the other direction is missing
@@ -133,7 +133,7 @@ func translationOf(e, reverse natmap.Flow, whole bool, now uint32) translation {
 
 // natTalker is a count of translated flows of one endpoint, or to one target, because ports are used up for each target separately.
 type natTalker struct {
-	Endpoint uint16 `json:"endpoint,omitempty"` // 0: none of this node
+	Endpoint uint16 `json:"endpoint,omitempty"` // 0: no endpoint of this node
 	Pod      string `json:"pod,omitempty"`
 	Node     bool   `json:"node,omitempty"`   // flows that the node itself initiated
 	Beyond   bool   `json:"beyond,omitempty"` // flows of all endpoints together beyond their guarantees
@@ -142,7 +142,7 @@ type natTalker struct {
 	// Of an endpoint, of all flows without an endpoint, of the node, or beyond guarantees.
 	Counted int32  `json:"counted,omitempty"` // flows that count against the quota, as counted by the programs
 	Percent int    `json:"percent,omitempty"` // of the quota, or of the limit beyond guarantees, in the family with the larger part
-	Refused uint64 `json:"refused,omitempty"` // number of signals that a further flow was refused
+	Refused uint64 `json:"refused,omitempty"` // number of signals of programs that a further flow was denied
 }
 
 // shareOf sets the used part of the quota of an endpoint, of the flows without an endpoint, or of the node. Refused flows of the node count with those without
@@ -192,7 +192,7 @@ func (a *access) natTalkers(f natFilter) ([]natTalker, error) {
 	if err != nil {
 		return nil, err
 	}
-	rejected := a.heard.rejections()
+	rejected := a.signals.rejections()
 	beyond := counts.totals[bpf.NatBeyond]
 	by := map[natTalker]int{}
 	for _, row := range rows {
@@ -252,6 +252,6 @@ func (a *access) flushNat(f natFilter) (deleted int, err error) {
 		of[natmap.Of(rows[i].forward.Key.IPv6).Name] += n
 	}
 	a.publishFlushed(of)
-	a.heard.hurry()
+	a.signals.hurry()
 	return deleted, nil
 }

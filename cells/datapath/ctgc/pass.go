@@ -129,7 +129,7 @@ func (p *pass) refresh() (err error) {
 
 // rest sleeps for the pause between two slices. A signal ends the pauses of the pass.
 func (p *pass) rest(ctx context.Context) error {
-	if p.pause > 0 && len(p.heard.wake) > 0 {
+	if p.pause > 0 && len(p.signals.wake) > 0 {
 		p.pause = 0
 	}
 	watchdog.Busy(ctx)

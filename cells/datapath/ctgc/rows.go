@@ -33,7 +33,7 @@ type flow struct {
 
 // end is one end of a flow, as in the policy lookup.
 type end struct {
-	Endpoint uint16 `json:"endpoint,omitempty"` // local id; 0 if it is none of this node
+	Endpoint uint16 `json:"endpoint,omitempty"` // local id; 0 if no endpoint of this node
 	Pod      string `json:"pod,omitempty"`
 	Identity uint32 `json:"identity"`
 	Revision uint32 `json:"revision,omitempty"` // of the endpoint's facts
@@ -186,7 +186,7 @@ func (a *access) flush(f filter) (deleted int, err error) {
 		return err
 	})
 	a.publishFlushed(of)
-	a.heard.hurry()
+	a.signals.hurry()
 	if err != nil {
 		return deleted, fmt.Errorf("flush flows, after %d: %w", deleted, err)
 	}

@@ -112,7 +112,7 @@ func TestSweep_NoServices_DeletesPreviousFlows(t *testing.T) {
 	txn := db.WriteTxn(front, back)
 	complete := []func(statedb.WriteTxn){front.RegisterInitializer(txn, "test"), back.RegisterInitializer(txn, "test")}
 	txn.Commit()
-	c := &access{kernel: fake, nat: fakeNat{fake}, db: db, table: table, heard: heard{wake: make(chan struct{}, 1)},
+	c := &access{kernel: fake, nat: fakeNat{fake}, db: db, table: table, signals: signalState{wake: make(chan struct{}, 1)},
 		served: &served{tables: backendcheck.Tables{Frontends: front, Backends: back, Services: of}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -6,7 +6,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/natmap"
 )
 
-// burstDivisor is the fraction of a table, 1/32, that one endpoint may create during a pass without another pass soon after it.
+// burstDivisor limits the flows that one endpoint creates during a pass: more than 1/32 of a table request another pass at once.
 const burstDivisor = 32
 
 // correctShares writes the counted numbers of flows where the counts of programs differ: programs do not know the deletions of this cell, and their counts may
@@ -23,7 +23,7 @@ func (p *pass) correctShares(before []uint32) error {
 		if id == 0 {
 			continue
 		}
-		opened := came(int32(before[id]), int32(have))
+		opened := createdFlows(int32(before[id]), int32(have))
 		most = max(most, opened)
 		want := p.shares[uint16(id)] + opened
 		beyond += want - min(want, guarantee)
@@ -40,15 +40,15 @@ func (p *pass) correctShares(before []uint32) error {
 		}
 	}
 	if most > capacity/burstDivisor {
-		p.heard.hurry()
+		p.signals.hurry()
 	}
 	return nil
 }
 
-// came returns how many flows an endpoint has created during a pass. The pass may already have read their part of the map, so all of them are added to the
-// flows that it has seen: too few would let the endpoint create as many again beyond its quota, until the next pass. Flows that the pass has seen count twice
-// until then; if that uses up the quota, the program's signal requests a pass at once.
-func came(before, now int32) uint32 { return uint32(max(now-before, 0)) }
+// createdFlows returns the number of flows that an endpoint has created during a pass. The pass may have read their part of the map before they were created, so
+// the caller adds all of them to the flows that the pass has counted: a lower count would let the endpoint exceed its quota until the next pass. New flows that
+// the pass has counted count twice until then; if that uses up the quota, the program's signal requests a pass at once.
+func createdFlows(before, now int32) uint32 { return uint32(max(now-before, 0)) }
 
 // natCounts are the numbers of translated flows as counted by the programs: of each endpoint, and totals.
 type natCounts struct{ flows, totals []bpf.NatCount }
@@ -99,7 +99,7 @@ func (p *pass) correctTranslations(before natCounts) error {
 
 // translations returns the number of translated flows of one family of an endpoint after a pass: the current count of the programs, less the flows that the
 // pass has deleted. The pass has seen all flows except new ones, so the result is at least the number that it has seen, and at most that number plus the new
-// flows. Without new flows it is the number that the pass has seen, whatever the programs count.
+// flows. Without new flows it is the number that the pass has seen, even if the programs have a wrong count.
 func translations(before, now, seen, deleted int32) int32 {
-	return min(max(now-deleted, seen), seen+int32(came(before, now)))
+	return min(max(now-deleted, seen), seen+int32(createdFlows(before, now)))
 }

@@ -52,7 +52,7 @@ func (s *sharing) wantCount(when string, want int32, another bool) {
 	if got := int32(s.fake.counts[pods[0].ID]); got != want {
 		s.Errorf("%s: the pod has %d flows in its share, want %d", when, got, want)
 	}
-	if got := len(s.heard.wake) > 0; got != another {
+	if got := len(s.signals.wake) > 0; got != another {
 		s.Errorf("%s: another pass follows at once: %v", when, got)
 	}
 	s.drain()

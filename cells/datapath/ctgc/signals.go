@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// signalPause is the pause after signals have been read: each refused packet may send one.
+	// signalPause is the pause after signals have been read: each dropped packet may send one.
 	signalPause = 100 * time.Millisecond
 	signalWait  = 10 * time.Second
 	minRetry    = 100 * time.Millisecond
@@ -32,13 +32,13 @@ func signalOf(record []byte) (s bpf.CtSignal, err error) {
 	return s, nil
 }
 
-// heard counts signals by map.
-type heard struct {
+// signalState counts signals by map, and wakes the collector.
+type signalState struct {
 	wake chan struct{} // has a capacity of one
 
 	mu       sync.Mutex // guards the counters
 	maps     map[string]signalCounts
-	rejected map[uint16]uint64 // translations, by endpoint; 0 for none
+	rejected map[uint16]uint64 // number of denied translations by endpoint id; id 0: no endpoint of this node
 }
 
 // signalCounts are the counters of one map: signals of a full map, and of a used-up quota.
@@ -60,7 +60,7 @@ func signalMap(family uint32) string {
 }
 
 // note counts a signal.
-func (h *heard) note(s bpf.CtSignal) {
+func (h *signalState) note(s bpf.CtSignal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.maps == nil {
@@ -72,7 +72,7 @@ func (h *heard) note(s bpf.CtSignal) {
 		h.rejected[uint16(s.Endpoint)]++
 	}
 	switch {
-	case s.Family > bpf.NatWakeSignal: // no flow was refused
+	case s.Family > bpf.NatWakeSignal: // no flow was denied
 	case s.Family > bpf.NatShareSignal:
 		counts.share++
 	case s.Family > bpf.NatSignal, s.Endpoint == 0:
@@ -84,14 +84,14 @@ func (h *heard) note(s bpf.CtSignal) {
 }
 
 // counts returns the counters of a map.
-func (h *heard) counts(name string) signalCounts {
+func (h *signalState) counts(name string) signalCounts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.maps[name]
 }
 
-// rejections returns the number of refused translations by endpoint.
-func (h *heard) rejections() map[uint16]uint64 {
+// rejections returns the number of denied translations by endpoint.
+func (h *signalState) rejections() map[uint16]uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rejected := make(map[uint16]uint64, len(h.rejected))
@@ -100,14 +100,14 @@ func (h *heard) rejections() map[uint16]uint64 {
 }
 
 // forget removes the counter of a removed endpoint, because another endpoint may get its id.
-func (h *heard) forget(endpoint uint16) {
+func (h *signalState) forget(endpoint uint16) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.rejected, endpoint)
 }
 
 // hurry wakes the collector. It does not block.
-func (h *heard) hurry() {
+func (h *signalState) hurry() {
 	select {
 	case h.wake <- struct{}{}:
 	default: // a wake-up is pending
@@ -130,7 +130,7 @@ func (a *access) receiveSignals(ctx context.Context, health cell.Health) error {
 		watchdog.Busy(ctx)
 		some := false
 		for ; err == nil; s, err = ring.Read(time.Unix(1, 0)) { // read pending records without waiting
-			a.heard.note(s)
+			a.signals.note(s)
 			some = true
 		}
 		if ctx.Err() != nil {
@@ -142,7 +142,7 @@ func (a *access) receiveSignals(ctx context.Context, health cell.Health) error {
 		if !some {
 			continue
 		}
-		a.heard.hurry()
+		a.signals.hurry()
 		if watchdog.Sleep(ctx, signalPause) != nil {
 			return nil
 		}

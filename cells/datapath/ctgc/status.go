@@ -22,7 +22,7 @@ func (a *access) publish(p *pass) {
 		row.Expired += f.expired
 		row.Orphaned += f.orphaned
 		row.Unserved += f.unserved
-		signals := a.heard.counts(name)
+		signals := a.signals.counts(name)
 		row.Full, row.Share = signals.full, signals.share
 		if p.known != nil {
 			row.Began = p.began
@@ -32,11 +32,11 @@ func (a *access) publish(p *pass) {
 	a.publishUsage(txn, p)
 }
 
-// publishUsage writes a row for each endpoint that has translated flows or was refused some.
+// publishUsage writes a row for each endpoint with translated flows or denied translations.
 func (a *access) publishUsage(txn statedb.WriteTxn, p *pass) {
-	rejected := a.heard.rejections()
+	rejected := a.signals.rejections()
 	for id := range p.translations.endpoints {
-		if _, heard := rejected[id]; !heard {
+		if _, found := rejected[id]; !found {
 			rejected[id] = 0
 		}
 	}
@@ -45,7 +45,7 @@ func (a *access) publishUsage(txn statedb.WriteTxn, p *pass) {
 	for id, n := range rejected {
 		ep, _, found := a.endpoints.Get(txn, endpoints.ByID(id))
 		if !found {
-			a.heard.forget(id)
+			a.signals.forget(id)
 			continue
 		}
 		flows := p.translations.endpoints[id]
@@ -84,7 +84,7 @@ func (a *access) publishStranded(name string, n uint64) {
 	row.Orphaned += n
 	_, _, _ = a.table.Insert(txn, row)
 	txn.Commit()
-	a.heard.hurry()
+	a.signals.hurry()
 }
 
 // publishSwept adds the entries that sweeps have deleted to the counters, and requests a pass that corrects the quotas.
@@ -104,6 +104,6 @@ func (a *access) publishSwept(of map[string]found) {
 	}
 	txn.Commit()
 	if some {
-		a.heard.hurry()
+		a.signals.hurry()
 	}
 }

@@ -39,7 +39,7 @@ type ownAddresses struct {
 	left    map[netip.Addr]time.Time // time of removal of removed addresses
 	changed <-chan struct{}          // closed when the table changes
 	altered <-chan struct{}          // closed when the table of devices changes
-	news    bool                     // the addresses have changed; the caller resets it
+	dirty   bool                     // the addresses have changed; the caller resets it
 }
 
 // read updates the addresses from the tables.
@@ -65,17 +65,17 @@ func (o *ownAddresses) read(txn statedb.ReadTxn) {
 	}
 	for addr := range here {
 		if _, had := o.here[addr]; !had {
-			o.news = true
+			o.dirty = true
 		}
 		delete(o.left, addr)
 	}
 	for addr := range o.here {
 		if _, has := here[addr]; !has {
-			o.left[addr], o.news = now, true
+			o.left[addr], o.dirty = now, true
 		}
 	}
 	if o.here == nil {
-		o.left, o.news = make(map[netip.Addr]time.Time), true
+		o.left, o.dirty = make(map[netip.Addr]time.Time), true
 	}
 	o.here, o.changed, o.altered = here, changed, altered
 }
@@ -124,8 +124,8 @@ func (a *access) followNode(ctx context.Context, health cell.Health) error {
 	for {
 		watchdog.Busy(ctx)
 		own.read(a.db.ReadTxn())
-		if own.news {
-			own.news = false
+		if own.dirty {
+			own.dirty = false
 			at := time.Now().Add(time.Duration(a.grace))
 			due = append(due[:min(1, len(due))], at, at.Add(lateAddresses))
 		}

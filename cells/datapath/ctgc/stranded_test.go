@@ -38,7 +38,7 @@ func newStrandedNode(t *testing.T) *strandedNode {
 		}
 	}
 	a := &strandedNode{T: t, fake: fake, nodes: nodes, devices: onDevices, access: &access{kernel: fake, nat: fakeNat{fake}, db: db, table: table,
-		nodes: nodes, devices: onDevices, grace: addressGrace, heard: heard{wake: make(chan struct{}, 1)}}}
+		nodes: nodes, devices: onDevices, grace: addressGrace, signals: signalState{wake: make(chan struct{}, 1)}}}
 	a.begin()
 	return a
 }

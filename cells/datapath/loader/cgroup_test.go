@@ -49,7 +49,7 @@ func TestPrivilegedGroup_ReusedAndRepaired(t *testing.T) {
 			n.check(err)
 			p := programs[bpf.SockConnect4]
 			n.check(links.AttachGroup(key, group.Path, hook, &p))
-			n.check(links.AttachGroup(key, group.Path, hook, nil)) // any program of ours is accepted
+			n.check(links.AttachGroup(key, group.Path, hook, nil)) // any program of Waggle is accepted
 			have := query(t, group.Path)
 			require.Len(t, have, 1)
 			require.Equal(t, ebpf.ProgramID(p.ID), have[0].ID)

@@ -11,7 +11,7 @@
 // group, disables ARP on it and sets it up.
 //
 // If another program removes or changes any of these objects, the cell restores them, in most cases when the kernel announces the change. The program of this
-// cell is kept first on waggle_host. Programs of others ahead of ours on pod links are reported. On devices that lead out of the node, programs of others may
+// cell is kept first on waggle_host. Foreign programs ahead of Waggle's on pod links are reported. On devices that lead out of the node, foreign programs may
 // be first.
 //
 // After a restart all of these objects are in place and working. Filters and tcx links get the new generation in one step each, without a detach. If the new

@@ -46,7 +46,8 @@ type podLinks interface {
 	Guard() error
 	// Hold adds the two blocks to a device and leaves it down.
 	Hold(ifindex int) error
-	// SetFilter makes p the program of a block. If p is nil, it only requires that a program of ours is attached, otherwise [errNoFilter].
+	// SetFilter makes p the program of a block. If p is nil, SetFilter only checks that a program of Waggle is attached, and returns
+	// [errNoFilter] if none is.
 	SetFilter(block uint32, p *program) error
 	// Join verifies the identity of the device, adds the blocks to it and sets it up. It returns [errWrongDevice] for another device. It renames a renamed pod
 	// link back to name, and sets the MTU if mtu is not 0.
@@ -61,8 +62,8 @@ type podLinks interface {
 
 // deviceLinks attaches programs to single devices. A key identifies device and hook.
 type deviceLinks interface {
-	// Attach makes p a program of a hook, the first one unless the hook is shared. If p is nil, it only requires that a program of ours is attached, otherwise
-	// [errNoFilter].
+	// Attach makes p a program of a hook, the first one unless the hook is shared. If p is nil, Attach only checks that a program of Waggle is attached, and
+	// returns [errNoFilter] if none is.
 	Attach(key string, at attachPoint, p *program) error
 	// Detach undoes Attach; a missing attachment is no error.
 	Detach(key string) error
@@ -82,7 +83,7 @@ type deviceLinks interface {
 type attachPoint struct {
 	IfIndex int
 	Hook    string // ingress or egress
-	Shared  bool   // programs of others may be on the hook, also ahead of ours
+	Shared  bool   // foreign programs may be on the hook, also ahead of Waggle's
 }
 
 func (p attachPoint) attachType() ebpf.AttachType {
@@ -105,7 +106,7 @@ type attached struct {
 	IfIndex int      // of the device; 0 if the link was detached
 	Group   uint64   // id of the control group; 0 if the link was detached
 	Program uint32   // its id
-	Ahead   []string // programs of others that run before ours on the hook
+	Ahead   []string // foreign programs that run before Waggle's on the hook
 }
 
 // observed is the observed state of all pod links.
@@ -115,9 +116,9 @@ type observed struct {
 	// Unchecked is why the rules do not check source addresses; nil if they do.
 	Unchecked error
 	Blocks    map[int]tc.Blocks // by ifindex of devices that have a clsact
-	Filters   map[uint32]uint32 // id of our program by block
-	Unpinned  map[uint32]error  // by block: why no pin holds the steps of our program; nil if one does
-	Ahead     []string          // filters of others that run before ours on a block
+	Filters   map[uint32]uint32 // id of Waggle's program by block
+	Unpinned  map[uint32]error  // by block: why no pin holds the steps of Waggle's program; nil if one does
+	Ahead     []string          // foreign filters that run before Waggle's on a block
 }
 
 var (

@@ -17,7 +17,7 @@ func hooksOf(ifindex int) map[string]attachPoint {
 	}
 }
 
-// Both hooks of a device whose name is not valid for a pin; programs of others stay ahead of ours.
+// Both hooks of a device whose name is not valid for a pin; foreign programs stay ahead of Waggle's.
 func TestPrivilegedNetdev_BothHooksBesideOthers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -60,7 +60,7 @@ func TestPrivilegedNetdev_BothHooksBesideOthers(t *testing.T) {
 	})
 }
 
-// Without tcx, a filter of others in our place is not replaced, and a later run finds the filters of a previous run.
+// Without tcx, a foreign filter with the priority and handle of Waggle's is not replaced, and a later run finds the filters of a previous run.
 func TestPrivilegedNetdev_FiltersInPlaceOfTCX(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

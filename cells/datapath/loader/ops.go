@@ -49,7 +49,7 @@ func (o *ops) program(a *attachments.Attachment) *program {
 	return o.generation.program(a.Program)
 }
 
-// orOld names the table that has the reason if there is neither a program of this run nor one of a previous run.
+// orOld adds the table with the reason to an error of a hook without a program of this or a previous run.
 func (o *ops) orOld(err error) error {
 	if errors.Is(err, errNoFilter) {
 		return fmt.Errorf("%w, and generation %d is not loaded: see the table bpf-programs", err, o.generation.number)
@@ -57,7 +57,7 @@ func (o *ops) orOld(err error) error {
 	return err
 }
 
-// orVacant is [ops.orOld] for a pinned link. It records whether a hook that rejects its program has no program of a previous run either.
+// orVacant is [ops.orOld] for a pinned link. It sets Vacant if the kernel rejects the program of a hook that has no program of a previous run.
 func (o *ops) orVacant(a *attachments.Attachment, err error) error {
 	a.Vacant = false
 	if err == nil {
@@ -97,7 +97,7 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*attach
 	return errors.Join(errs...)
 }
 
-// attachPointOf returns the hook of a row. Our program must be the first only on waggle_host.
+// attachPointOf returns the hook of a row. Only on waggle_host must Waggle's program be the first.
 func attachPointOf(a *attachments.Attachment) attachPoint {
 	return attachPoint{IfIndex: a.IfIndex, Hook: a.Hook, Shared: a.Device != podlink.HostDevice}
 }

@@ -39,7 +39,7 @@ func idOf(t *testing.T, p *ebpf.Program) ebpf.ProgramID {
 	return id
 }
 
-// A program that is attached ahead of ours on waggle_host stays attached, but behind ours; ours is attached at all times.
+// A foreign program that is attached ahead of Waggle's on waggle_host stays attached, but behind Waggle's, which is attached at all times.
 func TestPrivilegedDeviceLink_MovedFirst_ForeignStays(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -81,7 +81,7 @@ func TestPrivilegedDeviceLink_MovedFirst_ForeignStays(t *testing.T) {
 		n.check(links.Attach(key, onHost(n), &p))
 		expect("attached", ours, last)
 
-		// A foreign program is attached ahead of ours, twice.
+		// A foreign program is attached ahead of Waggle's, twice.
 		for range 2 {
 			a := theirs(before, link.Head())
 			have, err := links.Attached()
@@ -100,7 +100,7 @@ func TestPrivilegedDeviceLink_MovedFirst_ForeignStays(t *testing.T) {
 		}
 		expect("alone with the first", ours, last)
 
-		// Our link is detached by force; the pin stays.
+		// Waggle's link is detached by force; the pin stays.
 		l, err := link.LoadPinnedLink(filepath.Join(links.dir, key), nil)
 		n.check(err)
 		n.check(l.Detach())
@@ -113,7 +113,7 @@ func TestPrivilegedDeviceLink_MovedFirst_ForeignStays(t *testing.T) {
 	})
 }
 
-// A foreign filter in our blocks, and a tcx program on a pod's link, see packets before ours do.
+// A foreign filter in Waggle's blocks, and a foreign tcx program on a pod's link, process packets before Waggle's programs.
 func TestPrivilegedObserve_NamesForeignProgramsAhead(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -126,7 +126,7 @@ func TestPrivilegedObserve_NamesForeignProgramsAhead(t *testing.T) {
 		if ahead, err := n.kernel.Devices.Ahead(n.link); err != nil || len(ahead) != 0 {
 			t.Errorf("ahead on the link: %v, %v", ahead, err)
 		}
-		// The kernel puts a filter with our priority and another handle in front of ours.
+		// The kernel puts a filter with the priority of Waggle's and another handle in front of Waggle's.
 		filter := &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: -1, Parent: podlink.IngressBlock, Handle: 9,
 			Protocol: unix.ETH_P_ALL, Priority: 1}, Fd: foreign.FD(), Name: "foreign", DirectAction: true}
 		n.check(netlink.FilterAdd(filter))

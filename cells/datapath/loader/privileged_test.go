@@ -132,7 +132,7 @@ func (n *node) veth(name, peer string) int {
 	return link.Attrs().Index
 }
 
-// makePod creates the link as the plugin does: in our group, with the peer created in the pod, and with the host end down.
+// makePod creates the link as the plugin does: in the group of pod links, with the peer created in the pod, and with the host end down.
 func (n *node) makePod() {
 	n.check(netlink.LinkAdd(&netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: podName, HardwareAddr: hostMAC, Group: podlink.Group}, PeerName: "eth0",

@@ -165,7 +165,7 @@ func (t *tcxLinks) update(l *pinnedLink, key string, at attachPoint, p *program)
 	return nil
 }
 
-// moveFirst makes our link the first on its hook; the links of others stay unchanged. The kernel moves no link and takes no program twice for one hook, so the
+// moveFirst makes Waggle's link the first on its hook; foreign links stay unchanged. The kernel moves no link and takes no program twice for one hook, so the
 // existing link runs a copy until the new link has replaced it.
 func (t *tcxLinks) moveFirst(old link.Link, key string, at attachPoint, p *program) error {
 	standIn, err := t.copy(p.Name)
@@ -231,7 +231,7 @@ func (t *tcxLinks) Ahead(ifindex int) ([]string, error) {
 	return append(in, out...), errors.Join(err1, err2)
 }
 
-// attachFilter is used if the kernel has no tcx: it adds a filter to the device itself, or replaces our filter in one step.
+// attachFilter is used if the kernel has no tcx: it adds a filter to the device itself, or replaces Waggle's filter in one step.
 func (t *tcxLinks) attachFilter(key string, at attachPoint, p *program) error {
 	if _, found, err := t.traffic.tc.Clsact(at.IfIndex); err != nil {
 		return err
@@ -249,7 +249,7 @@ func (t *tcxLinks) attachFilter(key string, at attachPoint, p *program) error {
 	return t.traffic.setFilter(at.filter(), p)
 }
 
-// checkForeignFilter returns an error if a filter of another program has the priority and handle of our filter.
+// checkForeignFilter returns an error if a filter of another program has the priority and handle of Waggle's filter.
 func (t *tcxLinks) checkForeignFilter(key string, at attachPoint) error {
 	if !at.Shared {
 		return nil

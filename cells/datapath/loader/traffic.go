@@ -81,7 +81,7 @@ func (t *traffic) SetFilter(block uint32, p *program) error {
 	return t.steps.unpinUnused(p)
 }
 
-// setFilter replaces our filter at a place, unless it runs the program already.
+// setFilter replaces Waggle's filter at a place, unless it runs the program already.
 func (t *traffic) setFilter(at tc.AttachPoint, p *program) error {
 	id, found, err := t.filter(at)
 	switch {
@@ -95,7 +95,7 @@ func (t *traffic) setFilter(at tc.AttachPoint, p *program) error {
 	return t.tc.ReplaceFilter(at, p.Name, p.loaded.FD())
 }
 
-// filter returns the id of the program that our filter at a place runs.
+// filter returns the id of the program that Waggle's filter at a place runs.
 func (t *traffic) filter(at tc.AttachPoint) (id uint32, found bool, err error) {
 	filters, err := t.tc.Filters(at)
 	id, found, _ = ours(filters)
@@ -132,8 +132,8 @@ func (t *traffic) Join(ifindex int, name string, mtu int) error {
 	return t.up(link)
 }
 
-// renamed reports whether another program has renamed one of our links. The link must be in our group, which it has from its creation, and its name must not be
-// one of a pod link, because such a link may belong to another endpoint.
+// renamed reports whether another program has renamed a pod link. The link must be in the group of pod links, which it has from its creation, and its name must
+// not be a name of a pod link, because such a link may belong to another endpoint.
 func renamed(link netlink.Link, name string) bool {
 	a := link.Attrs()
 	return a.Name != name && a.Group == podlink.Group && link.Type() == "veth" && !podlink.IsHostName(a.Name)
@@ -199,7 +199,7 @@ func (t *traffic) Observe() (o observed, err error) {
 	return o, errors.Join(errs...)
 }
 
-// ours finds our filter in a list of filters, and returns the filters that run before it.
+// ours finds Waggle's filter in a list of filters, and returns the filters that run before it.
 func ours(filters []tc.Filter) (id uint32, found bool, ahead []tc.Filter) {
 	for i, f := range filters {
 		if f.Ours() {

@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
-// maxNamed is the number of programs ahead of ours that the health names.
+// maxNamed is the number of programs ahead of Waggle's that the health names.
 const maxNamed = 5
 
 // verifier compares the kernel with the rows.
@@ -53,7 +53,7 @@ func registerVerify(jobs job.Group, v *verifier) {
 	}
 }
 
-// filtersChanged waits until a clsact or a filter of ours changes. The kernel also announces the qdisc of a deleted link, whose row has been deleted by then.
+// filtersChanged waits until a clsact or a filter of Waggle changes. The kernel also announces the qdisc of a deleted link, whose row has been deleted by then.
 func (v *verifier) filtersChanged(ctx context.Context) error {
 	for {
 		changes, err := v.kernel.Pods.Changed(ctx)
@@ -140,7 +140,7 @@ func clsactFinding(a *attachments.Attachment, seen observed) []driftrepairs.Find
 	return drift.If(have != blocks(), driftrepairs.Clsact, a.Device, "has other blocks")
 }
 
-// programFinding compares the program on a hook with the program of the row. If the row names none, any program of ours is right.
+// programFinding compares the program on a hook with the program of the row. If the row names no program, any program of Waggle is right.
 func programFinding(kind driftrepairs.Kind, what string, want, have uint32, found bool) []driftrepairs.Finding {
 	if !found {
 		return drift.If(true, kind, what, "missing")
@@ -148,8 +148,8 @@ func programFinding(kind driftrepairs.Kind, what string, want, have uint32, foun
 	return drift.If(want != 0 && want != have, kind, what, fmt.Sprintf("runs program %d", have))
 }
 
-// reportOrder reports programs of others that see the packets of pods before ours do. Ours cannot be moved ahead of them without detaching theirs, so the
-// health names them.
+// reportOrder reports foreign programs that process the packets of pods before Waggle's programs. Only a detach of the foreign programs would change the order,
+// so the health names them instead.
 func (v *verifier) reportOrder(before statedb.ReadTxn, seen observed) error {
 	ahead := slices.Clone(seen.Ahead)
 	var errs []error

@@ -24,9 +24,9 @@ var DefaultConfig = Config{}
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv4-native-routing-cidr", c.IPv4NativeRoutingCIDR,
-		"IPv4 prefix that the network routes to pods itself; packets of pods to it keep their source address; empty for none")
+		"IPv4 prefix in which the network routes pod addresses; packets of pods to this prefix keep their source address; empty for none")
 	flags.String("ipv6-native-routing-cidr", c.IPv6NativeRoutingCIDR,
-		"IPv6 prefix that the network routes to pods itself; packets of pods to it keep their source address; empty for none")
+		"IPv6 prefix in which the network routes pod addresses; packets of pods to this prefix keep their source address; empty for none")
 	flags.StringSlice("masquerade-exclude-cidrs", c.MasqueradeExcludeCIDRs,
 		"More prefixes, of both families, to which packets of pods keep their source address")
 }

@@ -87,7 +87,7 @@ func parse(text string) (entries int, overflows uint64, err error) {
 	names := strings.Fields(lines[0])
 	all, full := slices.Index(names, "entries"), slices.Index(names, "table_fulls")
 	if all < 0 || full < 0 {
-		return 0, 0, fmt.Errorf("no counters entries and table_fulls in %.100q", lines[0])
+		return 0, 0, fmt.Errorf("want the counters entries and table_fulls, got %.100q", lines[0])
 	}
 	for _, line := range lines[1:] {
 		values := strings.Fields(line)

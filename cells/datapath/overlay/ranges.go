@@ -72,7 +72,7 @@ func (r *ranges) join(n *nodes.Node, touched map[netip.Prefix]struct{}) {
 		r.unreached[n.Name] = fmt.Errorf("node %s has no %s address for the tunnel: give it an InternalIP of %[2]s, or use another --underlay-protocol "+
 			"or --routing-mode=%[3]s on all nodes", n.Name, r.agent.Underlay(), agentconfig.RoutingNative)
 	}
-	for _, p := range r.of(n) {
+	for _, p := range r.enabledCIDRs(n) {
 		touched[p] = struct{}{}
 		if r.names.Add(p, n.Name); known {
 			r.reached++
@@ -87,7 +87,7 @@ func (r *ranges) leave(n *nodes.Node, touched map[netip.Prefix]struct{}) {
 	}
 	delete(r.unreached, n.Name)
 	known := n.Address(r.agent.UnderlayIPv6).IsValid()
-	for _, p := range r.of(n) {
+	for _, p := range r.enabledCIDRs(n) {
 		touched[p] = struct{}{}
 		if r.names.Remove(p, n.Name); known {
 			r.reached--
@@ -95,8 +95,8 @@ func (r *ranges) leave(n *nodes.Node, touched map[netip.Prefix]struct{}) {
 	}
 }
 
-// of returns the pod ranges of a node in the enabled families.
-func (r *ranges) of(n *nodes.Node) []netip.Prefix {
+// enabledCIDRs returns the pod ranges of a node in the enabled families.
+func (r *ranges) enabledCIDRs(n *nodes.Node) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(n.CIDRs), func(p netip.Prefix) bool {
 		return p.Addr().Is4() && !r.agent.EnableIPv4 || p.Addr().Is6() && !r.agent.EnableIPv6
 	})

@@ -87,7 +87,7 @@ func TestRanges_MatchFullRead(t *testing.T) {
 			if known := n.Address(false).IsValid(); !known && len(n.CIDRs) > 0 {
 				unreached++
 			} else if known {
-				reached += len(r.of(n))
+				reached += len(r.enabledCIDRs(n))
 			}
 			for _, p := range n.CIDRs {
 				if p.Addr().Is4() {

@@ -1,6 +1,6 @@
 // Package routereconciler maintains the desired routes of the agent's features in the kernel.
 //
-// Tables in: desired-routes (its own; features contribute through [routereconciler.Writer]), routes, devices and
+// Tables in: desired-routes (its own; the cells basedevices and noderoutes contribute rows), routes, devices and
 // device-addresses, which show the observed state. Tables out: desired-routes with its status.
 //
 // It owns every route whose protocol is 87, and no other: a route of another owner to the same destination is an error

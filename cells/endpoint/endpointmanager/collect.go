@@ -160,7 +160,7 @@ func (c collector) observed(txn statedb.ReadTxn, ep *endpoints.Endpoint) bool {
 func (c collector) evaluate(txn statedb.ReadTxn, ep *endpoints.Endpoint, all links) (v verdict) {
 	there, gone := true, false
 	if all != nil && !c.observed(txn, ep) {
-		there, gone, v.fault = all.of(ep)
+		there, gone, v.fault = all.find(ep)
 	}
 	if gone {
 		v.evidence |= linkGone

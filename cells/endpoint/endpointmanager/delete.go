@@ -65,7 +65,7 @@ func (m *manager) means(e deletequeue.Entry, ep *endpoints.Endpoint) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("check whether endpoint %d was created later: %w", ep.ID, err)
 	}
-	there, _, _ := all.of(ep)
+	there, _, _ := all.find(ep)
 	return !there, nil
 }
 

@@ -58,9 +58,9 @@ func (v verdict) doubt(ep *endpoints.Endpoint) string {
 // links maps the index of each veth of the node to the veth.
 type links map[int]link
 
-// of finds the link of an endpoint. The link is there, even if it was renamed or created again; or gone; or neither if the file did not name it. Fault is the
-// reason why the link cannot be used, empty when it can.
-func (all links) of(ep *endpoints.Endpoint) (there, gone bool, fault string) {
+// find finds the link of an endpoint. there is true also for a link that was renamed or created again; there and gone are false if the endpoint's file names no
+// link. fault is the reason why the link cannot be used, empty if it can.
+func (all links) find(ep *endpoints.Endpoint) (there, gone bool, fault string) {
 	at, found := all[ep.HostIfIndex]
 	switch {
 	case found && at.name == ep.HostIfName:

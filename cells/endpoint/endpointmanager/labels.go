@@ -123,7 +123,7 @@ func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, erro
 
 // relabel stores ep with other labels and ports. The caller must hold mu.
 func (m *manager) relabel(ep *endpoints.Endpoint, now fromPod) (*endpoints.Endpoint, error) {
-	changed := now.of(ep)
+	changed := now.applyTo(ep)
 	if changed == ep {
 		return ep, nil
 	}
@@ -133,8 +133,8 @@ func (m *manager) relabel(ep *endpoints.Endpoint, now fromPod) (*endpoints.Endpo
 	return changed, nil
 }
 
-// of returns ep if it has these labels and ports, otherwise a changed copy.
-func (now fromPod) of(ep *endpoints.Endpoint) *endpoints.Endpoint {
+// applyTo returns ep if it has these labels and ports, otherwise a changed copy.
+func (now fromPod) applyTo(ep *endpoints.Endpoint) *endpoints.Endpoint {
 	if maps.Equal(ep.Labels, now.labels) && ep.LabelsMissing == now.missing && slices.Equal(ep.Ports, now.ports) {
 		return ep
 	}
@@ -146,7 +146,7 @@ func (now fromPod) of(ep *endpoints.Endpoint) *endpoints.Endpoint {
 // follow stores ep with the labels and ports of its pod. It changes the row even when the file cannot be written, because an endpoint must not keep labels that
 // its pod no longer has. The file is written again later. The caller must hold mu.
 func (m *manager) follow(ep *endpoints.Endpoint, now fromPod) error {
-	changed := now.of(ep)
+	changed := now.applyTo(ep)
 	if changed == ep && !m.behind[ep.ID] {
 		return nil
 	}

@@ -127,7 +127,7 @@ func (m *manager) checkLinks(list []found) {
 		if f.ep == nil || f.ep.Quarantine != "" && !forItsLink(f.ep) {
 			continue
 		}
-		_, _, f.ep.Quarantine = all.of(f.ep)
+		_, _, f.ep.Quarantine = all.find(f.ep)
 	}
 }
 

@@ -1,4 +1,5 @@
-// Package ipamallocator allocates addresses to pods and records their owners.
+// Package ipamallocator allocates addresses to pods and records their owners. Method Next (next.go) allocates a free address of each family, and method Specific
+// (specific.go) a given address.
 //
 // Tables in: node-cidrs (the range of each family), node-addresses (addresses of the node inside a range, and the router address that waggle_host still has),
 // conntrack (passes that end the quarantine of addresses), and with an API server k8s-nodes, cilium-nodes and sources (addresses that a previous run

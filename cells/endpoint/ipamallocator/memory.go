@@ -34,8 +34,8 @@ func (m memory) unread(txn statedb.ReadTxn, watch *statedb.WatchSet) string {
 	return "the CiliumNodes of the cluster, which may know the router address of the previous run"
 }
 
-// of lists the router and health addresses of a family, preferred ones first. They are not validated; the caller checks them against the range.
-func (m memory) of(txn statedb.ReadTxn, family string) (routers, healths []netip.Addr) {
+// candidates lists the router and health addresses of a family, preferred ones first. They are not validated; the caller checks them against the range.
+func (m memory) candidates(txn statedb.ReadTxn, family string) (routers, healths []netip.Addr) {
 	if node, _, ok := m.CiliumNodes.Get(txn, cilium.NodeByName(m.Agent.NodeName)); ok {
 		for _, a := range node.Addresses {
 			if a.Type == ciliumv2.CiliumInternalIP {

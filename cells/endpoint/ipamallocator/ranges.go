@@ -91,7 +91,7 @@ func (r ranges) compute(now *loop.Round, family string, kept routers) wanted {
 		return wanted{waitingFor: nodecidrs.WaitingFor(now.Txn, r.CIDRs, family)}
 	}
 	w := wanted{prefix: chosen.Prefix}
-	router, health := kept.of(family)
+	router, health := kept.addresses(family)
 	w.routers, w.healths = appendValid(nil, router), appendValid(nil, health)
 	for row := range r.Addresses.All(now.Txn) {
 		switch {
@@ -107,7 +107,7 @@ func (r ranges) compute(now *loop.Round, family string, kept routers) wanted {
 			return wanted{waitingFor: why}
 		}
 	}
-	routers, healths := r.Memory.of(now.Txn, family)
+	routers, healths := r.Memory.candidates(now.Txn, family)
 	w.routers, w.healths = append(w.routers, routers...), append(w.healths, healths...)
 	return w
 }

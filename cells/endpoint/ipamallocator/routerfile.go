@@ -18,8 +18,8 @@ type routers struct {
 	HealthIPv6 netip.Addr `json:"healthIPv6"`
 }
 
-// of returns the router and health address of one family.
-func (r routers) of(family string) (router, health netip.Addr) {
+// addresses returns the router and health address of one family.
+func (r routers) addresses(family string) (router, health netip.Addr) {
 	if family == "ipv4" {
 		return r.IPv4, r.HealthIPv4
 	}

@@ -43,7 +43,7 @@ func credentials(kubeconfig string, servers []string, env environment) (config *
 	if len(servers) > 0 {
 		config.Host = servers[0]
 	}
-	return withoutSecretsInTheOpen(config), origin, nil
+	return withoutPlaintextSecrets(config), origin, nil
 }
 
 func fromKubeconfig(path string) (*rest.Config, error) {
@@ -88,9 +88,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// withoutSecretsInTheOpen removes the credentials unless the server uses https: they must not be sent unencrypted, and a server with http requires
+// withoutPlaintextSecrets removes the credentials unless the server uses https: they must not be sent unencrypted, and a server with http requires
 // none.
-func withoutSecretsInTheOpen(config *rest.Config) *rest.Config {
+func withoutPlaintextSecrets(config *rest.Config) *rest.Config {
 	if strings.HasPrefix(config.Host, "https://") {
 		return config
 	}

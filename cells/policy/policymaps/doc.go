@@ -3,7 +3,7 @@
 // One loop does this in a fixed order: it reads the changes, numbers the address ranges that policies name, compiles the policies of each endpoint of this
 // node, writes their entries, then writes the ranges, and only then publishes the policies of each endpoint and the identity by which peers may know it.
 // Unused entries are removed when no endpoint can have them. The cell writes the maps itself and not with reconcilers, because their order is relevant to
-// security: see [store].
+// security: see [store]. Its methods in write.go decide the order of the entries, and kernel.go has the calls that write them.
 //
 // Tables in: k8s-networkpolicies, cilium-networkpolicies, cilium-cidrgroups, k8s-services, k8s-namespaces, k8s-pods, k8s-endpointslices, node-addresses,
 // cilium-endpoints, cilium-identities, ipcache, k8s-nodes, cilium-nodes, nodes, sources, identities, endpoint-identities, endpoints, attachments,

@@ -104,7 +104,7 @@ func (c *controller) showNamed(txn statedb.WriteTxn) {
 		case c.cidrs.err != nil:
 			row.Status = reconciler.StatusError(c.cidrs.err)
 		default:
-			row.Status = reconciler.StatusError(errors.New("it waits for the policies that are to know it"))
+			row.Status = reconciler.StatusError(errors.New("waiting until all policies on this node know the range"))
 		}
 		old, revision, found := c.Named.Get(txn, namedcidrs.ByPrefix(prefix))
 		if found && old.Status.Kind == reconciler.StatusKindPending && !c.marks.ranges[revision] {

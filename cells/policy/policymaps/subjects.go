@@ -98,7 +98,7 @@ func (in *inputs) doubt(ep *endpoints.Endpoint) string {
 	if first == "" {
 		return ""
 	}
-	return fmt.Sprintf("its labels, for %s may select it: they are not known: %s", first, ep.LabelsMissing)
+	return fmt.Sprintf("its labels, which decide whether %s selects it: %s", first, ep.LabelsMissing)
 }
 
 // maySelect reports whether a selector may match a set of labels of which only the labels have are known.

@@ -416,18 +416,18 @@ func TestIDs_NotReusedImmediately(t *testing.T) {
 	t.Parallel()
 	s := newIDs(map[loadbalancer.Address]uint32{at("10.0.0.1:1/TCP"): 1<<32 - 2, at("10.0.0.2:1/TCP"): 1, at("10.0.0.3:1/TCP"): 3, at("10.0.0.4:1/TCP"): 3})
 	for i, want := range []uint32{1<<32 - 1, 2, 4} { // 0 is no id, 1 and 3 are used
-		if got := s.of(at(fmt.Sprintf("10.0.1.%d:1/TCP", i))); got != want {
+		if got := s.assign(at(fmt.Sprintf("10.0.1.%d:1/TCP", i))); got != want {
 			t.Errorf("number %d is %d, want %d", i, got, want)
 		}
 	}
-	if got := s.of(at("10.0.0.2:1/TCP")); got != 1 {
+	if got := s.assign(at("10.0.0.2:1/TCP")); got != 1 {
 		t.Errorf("restored: %d", got)
 	}
 	s.free(at("10.0.1.1:1/TCP"), 2)
-	if got := s.of(at("10.0.1.1:1/TCP")); got != 5 {
+	if got := s.assign(at("10.0.1.1:1/TCP")); got != 5 {
 		t.Errorf("after number 2 was given back: %d, want 5", got)
 	}
-	if s.last = 1; s.of(at("10.0.1.4:1/TCP")) != 2 || s.of(at("10.0.1.5:1/TCP")) != 6 {
+	if s.last = 1; s.assign(at("10.0.1.4:1/TCP")) != 2 || s.assign(at("10.0.1.5:1/TCP")) != 6 {
 		t.Errorf("one round later: %d, want 2 and then 6", s.last)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// claimant is a claimant: one of several services that claim an address.
+// claimant is one of several services that claim an address.
 type claimant struct {
 	name    string
 	kind    frontends.Kind
@@ -26,8 +26,8 @@ func (a claimant) compare(b claimant) int {
 	return cmp.Or(cmp.Compare(order(a.kind), order(b.kind)), cmp.Compare(a.created, b.created), cmp.Compare(a.name, b.name))
 }
 
-// arrange sorts claimants by precedence: the first one owns the address. If holder, the previous owner, has a claim of the best kind, the best claimant of its
-// namespace is the first one. An older object of another namespace may have been changed to claim the address, and must not take it.
+// arrange sorts claimants by precedence: the first one owns the address. If owner, the previous owner, has a claim of the best kind, the best claimant of its
+// namespace is the first one, because an older object of another namespace may have been changed to claim the address, and must not get it.
 func arrange(list []claimant, owner string) {
 	slices.SortFunc(list, claimant.compare)
 	best := list[0].kind
@@ -45,20 +45,20 @@ func namespaceOf(name string) string {
 	return namespace
 }
 
-// contests are the conflicts: addresses that several services claim.
-type contests struct {
-	of   map[loadbalancer.Address][]claimant      // all claimants, the owner first
-	lost map[string]map[loadbalancer.Address]bool // by service: claimed addresses that another service owns
+// conflicts are the addresses that several services claim.
+type conflicts struct {
+	claimants map[loadbalancer.Address][]claimant      // all of the address, the owner first
+	lost      map[string]map[loadbalancer.Address]bool // by service: claimed addresses that another service owns
 }
 
-func newContests() contests {
-	return contests{map[loadbalancer.Address][]claimant{}, map[string]map[loadbalancer.Address]bool{}}
+func newConflicts() conflicts {
+	return conflicts{map[loadbalancer.Address][]claimant{}, map[string]map[loadbalancer.Address]bool{}}
 }
 
 // replace records the claimants of an address. A single claimant is no conflict.
-func (x *contests) replace(a loadbalancer.Address, list []claimant) {
-	if x.of[a] = list; len(list) == 1 {
-		delete(x.of, a)
+func (x *conflicts) replace(a loadbalancer.Address, list []claimant) {
+	if x.claimants[a] = list; len(list) == 1 {
+		delete(x.claimants, a)
 	}
 	for i, o := range list {
 		x.lose(o.name, a, i > 0)
@@ -66,7 +66,7 @@ func (x *contests) replace(a loadbalancer.Address, list []claimant) {
 }
 
 // lose records whether another service owns an address that a service claims.
-func (x *contests) lose(name string, a loadbalancer.Address, lost bool) {
+func (x *conflicts) lose(name string, a loadbalancer.Address, lost bool) {
 	switch {
 	case !lost:
 		if delete(x.lost[name], a); len(x.lost[name]) == 0 {
@@ -120,7 +120,7 @@ func (p *plan) previousOwner(a loadbalancer.Address) string {
 
 // claim records the claim of a service to an address. It writes the row of the address if the service is the owner.
 func (p *plan) claim(name string, m *model, cl *claim) error {
-	row, list := p.frontend(p.write, cl.Address), p.contests.of[cl.Address]
+	row, list := p.frontend(p.write, cl.Address), p.conflicts.claimants[cl.Address]
 	if list == nil {
 		if row == nil || row.Service == name {
 			return p.putFrontend(name, m, cl, row, nil)
@@ -139,7 +139,7 @@ func (p *plan) claim(name string, m *model, cl *claim) error {
 
 // withdraw removes the claim of a service to an address.
 func (p *plan) withdraw(a loadbalancer.Address, name string) error {
-	row, list := p.frontend(p.write, a), p.contests.of[a]
+	row, list := p.frontend(p.write, a), p.conflicts.claimants[a]
 	if list == nil {
 		if row == nil || row.Service != name {
 			return nil
@@ -152,7 +152,7 @@ func (p *plan) withdraw(a loadbalancer.Address, name string) error {
 	owner := list[0].name
 	list = leave(list, name)
 	arrange(list, p.previousOwner(a))
-	p.contests.lose(name, a, false)
+	p.conflicts.lose(name, a, false)
 	p.decide(a, owner, list, name)
 	return p.handOver(row, list)
 }
@@ -160,7 +160,7 @@ func (p *plan) withdraw(a loadbalancer.Address, name string) error {
 // decide records the claimants of an address. If the owner changes, it queues all claimants except atHand, the service that is being computed.
 func (p *plan) decide(a loadbalancer.Address, before string, list []claimant, atHand string) {
 	p.Holders.dirty[a] = true
-	p.contests.replace(a, list)
+	p.conflicts.replace(a, list)
 	for _, o := range list {
 		if list[0].name != before && o.name != atHand {
 			p.queue.claim(o.name)
@@ -204,7 +204,7 @@ func (p *plan) putFrontend(name string, m *model, cl *claim, old *frontends.Fron
 		row.Ranges, row.Deny = m.row.SourceRanges, m.deny && m.row.SourceRanges != nil
 	}
 	if old == nil {
-		row.ID = p.frontendIDs.of(cl.Address)
+		row.ID = p.frontendIDs.assign(cl.Address)
 	} else if row.ID, row.Applied = old.ID, old.Applied; old.Equal(&row) {
 		return nil
 	}

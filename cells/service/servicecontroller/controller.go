@@ -27,7 +27,7 @@ type controller struct {
 
 	frontendIDs, backendIDs *ids
 	addresses               addresses
-	contests                contests
+	conflicts               conflicts
 	shared                  map[loadbalancer.Address]*shared // backends that several services name
 	rosters                 map[string]*roster               // of services with many endpoints
 
@@ -48,7 +48,7 @@ const (
 )
 
 func newController(p params) *controller {
-	return &controller{params: p, alive: func() {}, queue: newQueue(), addresses: newAddresses(), contests: newContests(),
+	return &controller{params: p, alive: func() {}, queue: newQueue(), addresses: newAddresses(), conflicts: newConflicts(),
 		shared: map[loadbalancer.Address]*shared{}, rosters: map[string]*roster{}, portion: portion, many: many}
 }
 

@@ -49,8 +49,8 @@ func newIDs(restored map[loadbalancer.Address]uint32) *ids {
 	return s
 }
 
-// of returns the id of an address that has no row.
-func (s *ids) of(a loadbalancer.Address) uint32 {
+// assign returns the id of an address that has no row: the restored id, or the next free one.
+func (s *ids) assign(a loadbalancer.Address) uint32 {
 	if id, found := s.restored[a]; found {
 		return id
 	}

@@ -240,7 +240,7 @@ func (p *plan) postpone(w *work) error {
 	}
 	left := func(a loadbalancer.Address) bool {
 		_, still := slices.BinarySearchFunc(w.model.claims, a, func(cl claim, a loadbalancer.Address) int { return cl.Address.Compare(a) })
-		return !still && (p.contests.of[a] != nil || p.rivals.want(a.Addr, w.name))
+		return !still && (p.conflicts.claimants[a] != nil || p.rivals.want(a.Addr, w.name))
 	}
 	if slices.ContainsFunc(w.old.Claims, left) {
 		w.postponed = true
@@ -403,8 +403,8 @@ func (p *plan) writeService(w *work) error {
 		_, _, err := p.Services.Delete(p.write, w.old)
 		return err
 	}
-	for a := range p.contests.lost[w.name] {
-		m.problem("%s: belongs to %s", a, p.contests.of[a][0].name)
+	for a := range p.conflicts.lost[w.name] {
+		m.problem("%s: belongs to %s", a, p.conflicts.claimants[a][0].name)
 	}
 	m.row.Problems = m.listed()
 	if w.found && w.old.Equal(m.row) {

@@ -90,7 +90,7 @@ func (p *plan) name(service string, e *endpoint) (uint32, error) {
 			return row.ID, nil
 		}
 	} else {
-		row.ID, row.Services = p.backendIDs.of(e.Address), []string{service}
+		row.ID, row.Services = p.backendIDs.assign(e.Address), []string{service}
 	}
 	_, _, err := p.Backends.Insert(p.write, row)
 	return row.ID, err

@@ -30,7 +30,7 @@ func (c *controller) rivals(txn statedb.ReadTxn) *rivals {
 	r := &rivals{world: c.world, clusterIPs: make(map[netip.Addr]*k8s.Service, c.KubernetesServices.NumObjects(txn)),
 		external: map[netip.Addr]*k8s.Service{}, ports: map[nodePort]*k8s.Service{}, contested: map[string]bool{}}
 	for s := range c.KubernetesServices.All(txn) {
-		r.look(s)
+		r.add(s)
 	}
 	for a, s := range r.external { // a ClusterIP has precedence over external addresses, so its own Service has no conflict
 		if r.clusterIPs[a] != nil {
@@ -60,14 +60,15 @@ func (r *rivals) want(a netip.Addr, left string) bool {
 	return a.IsLoopback() || r.isOwn(a) || other(r.clusterIPs[a]) || other(r.external[a])
 }
 
-func (r *rivals) look(s *k8s.Service) {
+// add records the claims of a Service.
+func (r *rivals) add(s *k8s.Service) {
 	for _, a := range s.ClusterIPs {
 		claims(r, r.clusterIPs, a, s)
-		r.here(a, s)
+		r.claimPorts(a, s)
 	}
 	for _, a := range slices.Concat(s.ExternalIPs, s.IngressIPs) {
 		claims(r, r.external, a, s)
-		if r.here(a, s); r.isOwn(a) {
+		if r.claimPorts(a, s); r.isOwn(a) {
 			r.contested[s.Key()] = true // a host port may claim the address
 		}
 	}
@@ -78,8 +79,8 @@ func (r *rivals) look(s *k8s.Service) {
 	}
 }
 
-// here records the ports of a Service at an address of this node, because node ports use the same addresses.
-func (r *rivals) here(a netip.Addr, s *k8s.Service) {
+// claimPorts records the ports of a Service at an address of this node, because node ports use the same addresses.
+func (r *rivals) claimPorts(a netip.Addr, s *k8s.Service) {
 	if !a.IsLoopback() && !r.isOwn(a) {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
 )
 
-// Changes listens for changes of our table.
+// Changes listens for changes of Waggle's table.
 type Changes struct{ listener *rtnl.Listener }
 
 // OpenChanges begins to listen in the network namespace of the calling thread.

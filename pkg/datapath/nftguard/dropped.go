@@ -10,7 +10,7 @@ import (
 
 // Dropped counts dropped packets by reason.
 type Dropped struct {
-	Unmarked   Count // from a pod link, without the mark of our programs
+	Unmarked   Count // from a pod link, without the mark of Waggle's programs
 	NodeSource Count // from a device, with an address of this node, or of a pod on this node, as its source
 }
 

@@ -37,7 +37,7 @@ type Rule struct {
 
 // State is the state of the table in the kernel.
 type State struct {
-	// Installed is true when the table holds exactly our chain with exactly our rules.
+	// Installed is true when the table holds exactly Waggle's chain with exactly Waggle's rules.
 	Installed bool
 	// Dropped counts packets since the rules were installed.
 	Dropped

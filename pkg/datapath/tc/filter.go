@@ -11,7 +11,7 @@ import (
 // blockIfindex replaces a device index. It means that the parent is the number of a shared block (TCM_IFINDEX_MAGIC_BLOCK of the kernel).
 const blockIfindex = -1
 
-// Identifiers of our filter at a place. They are constant, so a replacement is atomic: the kernel swaps the program in the existing filter.
+// Identifiers of Waggle's filter at a place. They are constant, so a replacement is atomic: the kernel swaps the program in the existing filter.
 const (
 	priority     = 1
 	filterHandle = 1
@@ -45,7 +45,7 @@ func (p AttachPoint) String() string { return p.name }
 
 // Filter is one classifier as the kernel reports it.
 type Filter struct {
-	Kind         string // "bpf" for ours
+	Kind         string // "bpf" for Waggle's
 	Priority     uint16 // lower runs first
 	Handle       uint32
 	Name         string // name at attachment, such as "pod_egress"
@@ -58,7 +58,7 @@ func (f Filter) Ours() bool {
 	return f.Kind == "bpf" && f.Priority == priority && f.Handle == filterHandle && f.DirectAction
 }
 
-// ReplaceFilter attaches a program as the direct-action filter of a place. If our filter exists, the kernel swaps its program atomically: no packet passes
+// ReplaceFilter attaches a program as the direct-action filter of a place. If Waggle's filter exists, the kernel swaps its program atomically: no packet passes
 // without a filter.
 func (h *Handle) ReplaceFilter(at AttachPoint, name string, programFD int) error {
 	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
@@ -73,7 +73,7 @@ func (h *Handle) ReplaceFilter(at AttachPoint, name string, programFD int) error
 	return nil
 }
 
-// DeleteFilter deletes our filter of a place. A missing filter, block or device is success.
+// DeleteFilter deletes Waggle's filter of a place. A missing filter, block or device is success.
 func (h *Handle) DeleteFilter(at AttachPoint) error {
 	_, err := h.request(unix.RTM_DELTFILTER, unix.NLM_F_ACK, 0,
 		tcMsg(at.ifindex, at.parent, filterHandle, info()), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("bpf")))
@@ -83,7 +83,7 @@ func (h *Handle) DeleteFilter(at AttachPoint) error {
 	return nil
 }
 
-// Filters lists all filters of a place in execution order, ours and foreign ones. A place that does not exist has none.
+// Filters lists all filters of a place in execution order, Waggle's and foreign ones. A place that does not exist has none.
 func (h *Handle) Filters(at AttachPoint) ([]Filter, error) {
 	msgs, err := h.request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, unix.RTM_NEWTFILTER, tcMsg(at.ifindex, at.parent, 0, 0))
 	if err != nil {
