@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -28,7 +28,7 @@ import (
 type controller struct{ params }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	err := leadership.Lead(ctx, c.DB, c.Leadership,
+	err := leaderwork.Run(ctx, c.DB, c.Leadership,
 		func(leading context.Context) error { return newTerm(c.params).run(leading, health) },
 		func() error {
 			health.OK("another replica leads")
