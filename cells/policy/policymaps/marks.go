@@ -5,8 +5,6 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
-
-	"github.com/waggle-net/waggle/pkg/drift"
 )
 
 // marks has the rows that the verify job has marked pending. No other writer makes a row of policy-entries or named-cidrs pending.
@@ -39,8 +37,11 @@ func (c *controller) takeMarks(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	changed.Add(c.marks.policiesChanged, c.marks.rangesChanged)
 }
 
+// markable is a row that the verify job can mark pending.
+type markable interface{ GetStatus() reconciler.Status }
+
 // pendingAfter yields the pending rows of a table that were written after a revision.
-func pendingAfter[R drift.Row[R]](txn statedb.ReadTxn, table statedb.RWTable[R], after statedb.Revision) iter.Seq2[R, statedb.Revision] {
+func pendingAfter[R markable](txn statedb.ReadTxn, table statedb.RWTable[R], after statedb.Revision) iter.Seq2[R, statedb.Revision] {
 	return func(yield func(R, statedb.Revision) bool) {
 		for row, revision := range table.LowerBound(txn, statedb.ByRevision[R](after+1)) {
 			if row.GetStatus().Kind == reconciler.StatusKindPending && !yield(row, revision) {
@@ -63,7 +64,7 @@ func (c *controller) passOverOwnRows(closed <-chan struct{}, changed *statedb.Wa
 }
 
 // passOverUnmarked watches a table again, unless a row was marked after a revision. It reports whether no row was marked.
-func passOverUnmarked[R drift.Row[R]](txn statedb.ReadTxn, table statedb.RWTable[R], after statedb.Revision, next *<-chan struct{}, changed *statedb.WatchSet) bool {
+func passOverUnmarked[R markable](txn statedb.ReadTxn, table statedb.RWTable[R], after statedb.Revision, next *<-chan struct{}, changed *statedb.WatchSet) bool {
 	for range pendingAfter(txn, table, after) {
 		return false
 	}
