@@ -48,7 +48,7 @@ func TestReadPaths_AsTheAgentDoes(t *testing.T) {
 
 func TestVersion_JSON(t *testing.T) {
 	t.Parallel()
-	socket := serve(t, answers{"GET /v1/healthz": `{"agent":{"version":"v7"}}`})
+	socket := serve(t, fakeAPI{"GET /v1/healthz": `{"agent":{"version":"v7"}}`})
 	if code, out, errs := run(t, socket, "version", "-o", "json"); code != 0 || !strings.Contains(out, `"agent": "v7"`) || !strings.Contains(out, `"waggle": `) {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}

@@ -19,10 +19,10 @@ import (
 
 var update = flag.Bool("update", false, "write what is compared instead of comparing it")
 
-// answers is an agent that returns one body for each path.
-type answers map[string]string
+// fakeAPI is an agent that returns one body for each path.
+type fakeAPI map[string]string
 
-func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, found := a[r.Method+" "+r.URL.Path]
 	if !found {
 		w.WriteHeader(http.StatusNotFound)
@@ -39,7 +39,7 @@ func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve runs handlers on the sockets of a state directory and returns the path of the API's socket.
-func serve(t *testing.T, api answers) string {
+func serve(t *testing.T, api fakeAPI) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "waggle.sock")
 	l := listen(t, socket)
@@ -79,7 +79,7 @@ const oneEndpoint = `[{"id":7,"status":{"state":"ready","identity":{"id":5,"labe
 // TestOutput compares the text output of commands.
 func TestOutput(t *testing.T) {
 	t.Parallel()
-	socket := serve(t, answers{
+	socket := serve(t, fakeAPI{
 		"GET /v1/healthz": healthy, "GET /v1/endpoint": oneEndpoint, "GET /v1/config": `{}`,
 		"GET /v1/endpoint/7/log": `[{"timestamp":"2026-01-02T03:04:05Z","code":"ok","state":"ready","message":"in the kernel"}]`,
 		"GET /v1/map/bpf_links":  `{"path":"/p","cache":[{"key":"12","value":"7"}]}`,
@@ -161,7 +161,7 @@ func TestOutput(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-	socket := serve(t, answers{
+	socket := serve(t, fakeAPI{
 		"GET /v1/healthz":       `{"cilium":{"state":"Failure","msg":"1.2: waiting for a Node"},"agent":{"state":"starting"}}`,
 		"DELETE /v1/endpoint/7": `500 "disk full"`,
 	})

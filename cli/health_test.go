@@ -16,7 +16,7 @@ const nodesHealth = `{"timestamp":"2026-01-02T03:04:05Z","probeInterval":"1m36s"
 // TestHealth compares the text output of the health command.
 func TestHealth(t *testing.T) {
 	t.Parallel()
-	socket := serve(t, answers{
+	socket := serve(t, fakeAPI{
 		"GET /v1beta/status":       nodesHealth + "}",
 		"PUT /v1beta/status/probe": nodesHealth + `,"notProbed":["default/a","default/b\u001b[2J","default/c","default/d"]}`,
 	})

@@ -7,7 +7,7 @@ import (
 
 func TestNodes(t *testing.T) {
 	t.Parallel()
-	socket := serve(t, answers{
+	socket := serve(t, fakeAPI{
 		"GET /v1/cluster/nodes": `{"client-id":3,"self":"default/a","nodes-added":[{"name":"default/b","source":"custom-resource",
 			"primary-address":{"ipv4":{"enabled":true,"ip":"192.0.2.2","alloc-range":"10.0.2.0/24"},"ipv6":{}}}]}`,
 		"GET /v1/node/ids": `[{"id":0,"ips":["192.0.2.1"]},{"id":1,"ips":["192.0.2.2","2001:db8::2"]},{"id":2,"ips":[]}]`,

@@ -36,7 +36,7 @@ func TestPolicyOutput(t *testing.T) {
 	if err := os.WriteFile(file, []byte("kind: NetworkPolicy"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	socket := serve(t, answers{
+	socket := serve(t, fakeAPI{
 		"GET /v1/config": `{}`,
 		"GET /statedb/dump/policies": `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"cart"},"audit":true,"subjects":2,
 "parts":[{"rules":[{"path":"spec.ingress[0]"}]}],"problems":[{"path":"spec.ingress[0]","reason":"Unsupported","message":"\u001b[2J grants nothing"}]}]}`,
@@ -60,7 +60,7 @@ func TestPolicyOutput(t *testing.T) {
 "egress":{"enforced":{"id":1,"shape":0}},"revision":1},
 {"endpointID":6,"attachment":"b","identity":302,"ingress":{"enforced":{"id":1,"shape":0}},"egress":{"enforced":{"id":4,"shape":0}},"revision":1}]}`,
 	})
-	through := serve(t, answers{"GET /v1/policy/explain": throughService})
+	through := serve(t, fakeAPI{"GET /v1/policy/explain": throughService})
 	for _, tc := range []struct{ args, want string }{
 		{"policy list", "POLICY                   MODE   SUBJECTS  RULES  NOT ENFORCED\nNetworkPolicy shop/cart  audit  2         1      1\n" +
 			"NetworkPolicy shop/cart spec.ingress[0]: Unsupported: \\x1b[2J grants nothing\n"},
@@ -179,7 +179,7 @@ func TestPolicyList_ReportsDisabledFeatures(t *testing.T) {
 		"both kinds": {`{"status":{"realized":{"policy-enforcement":"always"},"daemonConfigurationMap":{"enable-k8s-networkpolicy":false,"enable-cilium-network-policy":false}}}`,
 			"enforce", []string{k8s, cilium}},
 	} {
-		socket := serve(t, answers{"GET /statedb/dump/policies": one, "GET /v1/config": tc.config, "GET /v1/healthz": healthy, "GET /v1/endpoint": `[]`,
+		socket := serve(t, fakeAPI{"GET /statedb/dump/policies": one, "GET /v1/config": tc.config, "GET /v1/healthz": healthy, "GET /v1/endpoint": `[]`,
 			"GET /statedb/dump/self-tests": `{"self-tests":[]}`, "GET /statedb/dump/drift-repairs": `{"drift-repairs":[]}`, "GET /statedb/dump/bpf-programs": `{"bpf-programs":[]}`,
 			"GET /statedb/dump/path-tests": `{"path-tests":[]}`, "GET /statedb/dump/node-views": `{"node-views":[]}`, "GET /statedb/dump/node-paths": `{"node-paths":[]}`,
 			"GET /statedb/dump/configs": `{"configs":[]}`})

@@ -11,7 +11,7 @@ const oneService = `{"spec":{"id":1,"frontend-address":{"ip":"10.96.0.1","port":
 
 func TestService(t *testing.T) {
 	t.Parallel()
-	socket := serve(t, answers{"GET /v1/service": "[" + oneService + `,{"spec":{"id":2,"frontend-address":{"ip":"192.0.2.1","port":30080,"protocol":"UDP",
+	socket := serve(t, fakeAPI{"GET /v1/service": "[" + oneService + `,{"spec":{"id":2,"frontend-address":{"ip":"192.0.2.1","port":30080,"protocol":"UDP",
 "scope":"internal"},"flags":{"type":"NodePort","namespace":"shop","name":"web"}}}]`, "GET /v1/service/1": oneService})
 	want := `ID  FRONTEND                      TYPE       SERVICE   BACKEND                       NODE
 1   10.96.0.1:80/TCP              ClusterIP  shop/web  10.0.1.7:8080 (active)        node-1

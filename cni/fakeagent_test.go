@@ -75,7 +75,7 @@ func (a *fakeAgent) start(t testing.TB) {
 		defer a.mu.Unlock()
 		if a.fail != nil {
 			if status, text := a.fail(r.Method, r.URL.Path); status != 0 {
-				answer(w, status, text)
+				respond(w, status, text)
 				return
 			}
 		}
@@ -107,7 +107,7 @@ func (a *fakeAgent) left() (addresses, endpoints []string) {
 	return slices.Sorted(maps.Keys(a.addresses)), slices.Sorted(maps.Keys(a.endpoints))
 }
 
-func answer(w http.ResponseWriter, status int, body any) {
+func respond(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body)
@@ -124,7 +124,7 @@ func (a *fakeAgent) addressing() (n models.NodeAddressing) {
 }
 
 func (a *fakeAgent) getConfig(w http.ResponseWriter, _ *http.Request) {
-	answer(w, 200, models.DaemonConfiguration{Status: models.DaemonConfigurationStatus{
+	respond(w, 200, models.DaemonConfiguration{Status: models.DaemonConfigurationStatus{
 		Addressing: a.addressing(), DeviceMTU: a.mtu, RouteMTU: 1400, Agent: a.state}})
 }
 
@@ -133,7 +133,7 @@ func (a *fakeAgent) postIPAM(w http.ResponseWriter, r *http.Request) {
 	body := models.IPAMResponse{HostAddressing: a.addressing()}
 	owner := r.URL.Query().Get("owner")
 	if r.Header.Get("expiration") != "true" {
-		answer(w, 400, "the test wants expiration")
+		respond(w, 400, "the test wants expiration")
 		return
 	}
 	if a.ipv4 {
@@ -146,46 +146,46 @@ func (a *fakeAgent) postIPAM(w http.ResponseWriter, r *http.Request) {
 		body.Ipv6 = models.IPAMAddressResponse{IP: body.Address.Ipv6, ExpirationUUID: "uuid6"}
 		a.addresses[body.Address.Ipv6] = owner
 	}
-	answer(w, 201, body)
+	respond(w, 201, body)
 }
 
 func (a *fakeAgent) deleteIP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("pool") == "" {
-		answer(w, 500, "pool is missing")
+		respond(w, 500, "pool is missing")
 		return
 	}
 	if _, err := netip.ParseAddr(r.PathValue("ip")); err != nil {
-		answer(w, 400, err.Error())
+		respond(w, 400, err.Error())
 		return
 	}
 	delete(a.addresses, r.PathValue("ip"))
 }
 
 func (a *fakeAgent) getHealthz(w http.ResponseWriter, _ *http.Request) {
-	answer(w, 200, models.StatusResponse{IPAM: models.IPAMStatus{Status: a.ipam}})
+	respond(w, 200, models.StatusResponse{IPAM: models.IPAMStatus{Status: a.ipam}})
 }
 
 func (a *fakeAgent) putEndpoint(w http.ResponseWriter, r *http.Request) {
 	var req models.EndpointChangeRequest
 	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
-		answer(w, 400, err.Error())
+		respond(w, 400, err.Error())
 		return
 	}
 	id := req.ContainerID + ":" + req.ContainerInterfaceName
 	if _, ok := a.endpoints[id]; ok {
-		answer(w, 400, "endpoint exists already")
+		respond(w, 400, "endpoint exists already")
 		return
 	}
 	if !req.SyncBuildEndpoint || req.NetnsCookie == "" || req.Properties["netns-inode"] == nil {
-		answer(w, 400, "the test wants sync-build-endpoint, netns-cookie and netns-inode")
+		respond(w, 400, "the test wants sync-build-endpoint, netns-cookie and netns-inode")
 		return
 	}
 	if err := a.attach(req.InterfaceName); err != nil {
-		answer(w, 500, err.Error())
+		respond(w, 500, err.Error())
 		return
 	}
 	a.endpoints[id] = req
-	answer(w, 201, models.Endpoint{ID: int64(len(a.endpoints))})
+	respond(w, 201, models.Endpoint{ID: int64(len(a.endpoints))})
 }
 
 func (a *fakeAgent) getEndpoints(w http.ResponseWriter, _ *http.Request) {
@@ -194,7 +194,7 @@ func (a *fakeAgent) getEndpoints(w http.ResponseWriter, _ *http.Request) {
 		all = append(all, models.Endpoint{Status: models.EndpointStatus{
 			ExternalIdentifiers: models.EndpointIdentifiers{CNIAttachmentID: id}}})
 	}
-	answer(w, 200, all)
+	respond(w, 200, all)
 }
 
 func (a *fakeAgent) deleteEndpoint(w http.ResponseWriter, r *http.Request) {
@@ -214,5 +214,5 @@ func (a *fakeAgent) getEndpointHealth(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(404)
 		return
 	}
-	answer(w, 200, models.EndpointHealth{OverallHealth: a.health})
+	respond(w, 200, models.EndpointHealth{OverallHealth: a.health})
 }

@@ -67,13 +67,13 @@ func faultOf(in []byte, got outcome) string {
 	var target netip.Addr
 	switch proto := binary.BigEndian.Uint16(in[offEtherType:]); proto {
 	case 0x0806:
-		return answerFault(got)
+		return replyFault(got)
 	case 0x0800:
 		own = netip.AddrFrom4([4]byte(in[26:30])) == podA.ipv4
 		target = netip.AddrFrom4([4]byte(in[30:34]))
 	case 0x86dd:
 		if in[offIP+6] == byte(layers.IPProtocolICMPv6) && in[offIP+40] == layers.ICMPv6TypeNeighborSolicitation {
-			return answerFault(got)
+			return replyFault(got)
 		}
 		own = netip.AddrFrom16([16]byte(in[22:38])) == podA.ipv6
 		target = netip.AddrFrom16([16]byte(in[38:54]))
@@ -100,8 +100,8 @@ func addressed(packet []byte, to pod, target netip.Addr) bool {
 	return mac.Addr(packet[:6]) == to.mac && mac.Addr(packet[6:12]) == to.host && (target == to.ipv4 || target == to.ipv6)
 }
 
-// answerFault checks a reply of the gateway.
-func answerFault(got outcome) string {
+// replyFault checks a reply of the gateway.
+func replyFault(got outcome) string {
 	if got.action != actRedirect || mac.Addr(got.packet[:6]) != podA.mac || mac.Addr(got.packet[6:12]) != podA.host {
 		return "a question that went on, or an answer that went astray"
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	naAnswer  = 0xe0
+	naReply   = 0xe0
 	naDefence = 0xa0
 )
 
@@ -29,11 +29,11 @@ func TestPrivilegedND_GatewayReplies(t *testing.T) {
 		in, want icmp6
 	}{
 		"question": {solicitation(podA, podA.ipv6, solicitedNode(gateway6), gateway6),
-			advertisement(podA, podA.ipv6, naAnswer)},
+			advertisement(podA, podA.ipv6, naReply)},
 		"from link-local": {solicitation(podA, linkLocal, solicitedNode(gateway6), gateway6),
-			advertisement(podA, linkLocal, naAnswer)},
-		"unicast solicitation": {bare, advertisement(podA, podA.ipv6, naAnswer)},
-		"with more options":    {long, advertisement(podA, podA.ipv6, naAnswer)},
+			advertisement(podA, linkLocal, naReply)},
+		"unicast solicitation": {bare, advertisement(podA, podA.ipv6, naReply)},
+		"with more options":    {long, advertisement(podA, podA.ipv6, naReply)},
 		"probe for its address": {solicitation(podA, unspecified, solicitedNode(gateway6), gateway6),
 			advertisement(podA, allNodes, naDefence)},
 	} {

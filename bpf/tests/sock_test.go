@@ -146,7 +146,7 @@ func TestPrivilegedSock_TwoScopes(t *testing.T) {
 	n.service(p.service, bpf.Service{Id: 1, Flags: bpf.ServiceTwoScopes})
 	n.put(bpf.MapServices, bpf.NewServiceKey(p.service, bpf.ScopeInternal), bpf.Service{Id: 1, Flags: bpf.ServiceTwoScopes, First: 0, Count: 1})
 	sendTo(t, p.client, p.family, asWired(p.service))
-	answer(t, p.server)
+	echoDatagram(t, p.server)
 	if got := heard(t, p.client); got != asWired(p.service) {
 		t.Errorf("the answer is from %s", got)
 	}

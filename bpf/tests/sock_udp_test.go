@@ -30,8 +30,8 @@ func (n *sockNode) udp(i int) udpPair {
 	return p
 }
 
-// answer makes a server send back a received datagram.
-func answer(t testing.TB, server int) {
+// echoDatagram makes a server send back a received datagram.
+func echoDatagram(t testing.TB, server int) {
 	t.Helper()
 	b := make([]byte, 64)
 	var size int
@@ -77,7 +77,7 @@ func TestPrivilegedSock_ConnectedUDP(t *testing.T) {
 		if _, err := unix.Write(p.client, []byte("question")); err != nil {
 			t.Fatal(err)
 		}
-		answer(t, p.server)
+		echoDatagram(t, p.server)
 		if got := heard(t, p.client); got != asWired(p.service) {
 			t.Errorf("%s: the answer is from %s, want %s", k.name, got, p.service)
 		}
@@ -98,14 +98,14 @@ func TestPrivilegedSock_UnconnectedUDP(t *testing.T) {
 		p := n.udp(i)
 		for range 2 {
 			sendTo(t, p.client, p.family, asWired(p.service))
-			answer(t, p.server)
+			echoDatagram(t, p.server)
 			if got := heard(t, p.client); got != asWired(p.service) {
 				t.Errorf("%s: the answer is from %s, want %s", k.name, got, p.service)
 			}
 		}
 		// A client that sends to the backend receives from the backend.
 		sendTo(t, p.client, p.family, p.backend)
-		answer(t, p.server)
+		echoDatagram(t, p.server)
 		if got := heard(t, p.client); got != p.backend {
 			t.Errorf("%s: the answer is from %s, want the backend %s", k.name, got, p.backend)
 		}
@@ -124,7 +124,7 @@ func TestPrivilegedSock_ManyServicesOfOneSocket(t *testing.T) {
 			service := address(k.service, uint16(1000+i), loadbalancer.UDP)
 			n.service(service, bpf.Service{Id: 1 + i}, 1+i)
 			sendTo(t, client, k.socket, asWired(service))
-			answer(t, server)
+			echoDatagram(t, server)
 			if got := heard(t, client); got != asWired(service) {
 				t.Errorf("%s, service %d: the answer is from %s, want %s", k.name, i, got, service)
 			}
@@ -141,7 +141,7 @@ func TestPrivilegedSock_OneBackendOfTwoServices(t *testing.T) {
 	n.service(other, bpf.Service{Id: 9}, 1)
 	for _, to := range []loadbalancer.Address{p.service, other, p.service} {
 		sendTo(t, p.client, p.family, asWired(to))
-		answer(t, p.server)
+		echoDatagram(t, p.server)
 		if got := heard(t, p.client); got != asWired(to) {
 			t.Errorf("the answer is from %s, want %s", got, to)
 		}

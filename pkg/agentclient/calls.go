@@ -116,7 +116,7 @@ func (c *Client) call(ctx context.Context, op string, r request, value any) erro
 	a, err := c.exchange(ctx, r)
 	switch {
 	case err != nil:
-		return unanswered(op, c.socket, err)
+		return noResponse(op, c.socket, err)
 	case a.status >= 300:
 		return newError(op, a.status, a.line, a.body)
 	case value == nil || len(a.body) == 0:

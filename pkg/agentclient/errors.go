@@ -80,8 +80,8 @@ func message(body []byte) string {
 	return strings.TrimSpace(string(body))
 }
 
-// unanswered returns the error of a request that could not be sent or got no response.
-func unanswered(op, socket string, err error) error {
+// noResponse returns the error of a request that could not be sent or got no response.
+func noResponse(op, socket string, err error) error {
 	var dial *net.OpError
 	if !errors.As(err, &dial) || dial.Op != "dial" {
 		return fmt.Errorf("%s: the agent at %s did not answer: %w", op, socket, err)

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// maxAnswer limits the size of one response in bytes; 4095 endpoints with full logs stay well below it.
-const maxAnswer = 64 << 20
+// maxResponse limits the size of one response in bytes; 4095 endpoints with full logs stay well below it.
+const maxResponse = 64 << 20
 
 // dialTimeout limits the time of a connect. The kernel connects unix sockets, or fails, without delay.
 const dialTimeout = 2 * time.Second
@@ -44,8 +44,8 @@ func (r request) bytes() ([]byte, error) {
 	return append([]byte(head), body...), nil
 }
 
-// answer is a complete response.
-type answer struct {
+// httpResponse is a complete response.
+type httpResponse struct {
 	status int
 	line   string // status with its name, "404 Not Found"
 	body   []byte
@@ -60,32 +60,32 @@ func dialUnix(ctx context.Context, socket string) (net.Conn, error) {
 }
 
 // exchange sends one request and reads the response. The end of ctx aborts the exchange.
-func (c *Client) exchange(ctx context.Context, r request) (answer, error) {
+func (c *Client) exchange(ctx context.Context, r request) (httpResponse, error) {
 	message, err := r.bytes()
 	if err != nil {
-		return answer{}, err
+		return httpResponse{}, err
 	}
 	conn, err := c.dial(ctx, c.socket)
 	if err != nil {
-		return answer{}, err
+		return httpResponse{}, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // wakes a blocked read or write
 	if _, err = conn.Write(message); err == nil {
-		var a answer
-		if a, err = readAnswer(conn); err == nil {
+		var a httpResponse
+		if a, err = readResponse(conn); err == nil {
 			return a, nil
 		}
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return answer{}, err
+	return httpResponse{}, err
 }
 
-// readAnswer reads until the end of the connection.
-func readAnswer(from io.Reader) (a answer, err error) {
-	reader := bufio.NewReader(io.LimitReader(from, maxAnswer))
+// readResponse reads until the end of the connection.
+func readResponse(from io.Reader) (a httpResponse, err error) {
+	reader := bufio.NewReader(io.LimitReader(from, maxResponse))
 	head := textproto.NewReader(reader)
 	line, err := head.ReadLine()
 	if err != nil {

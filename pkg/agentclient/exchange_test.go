@@ -65,12 +65,12 @@ func TestExchange_RejectsIncompleteResponse(t *testing.T) {
 	}
 }
 
-// FuzzReadAnswer passes responses that no agent sends.
-func FuzzReadAnswer(f *testing.F) {
+// FuzzReadResponse passes responses that no agent sends.
+func FuzzReadResponse(f *testing.F) {
 	f.Add([]byte("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
 	f.Add([]byte("HTTP/1.1 404 \r\n\r\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		a, err := readAnswer(bytes.NewReader(data))
+		a, err := readResponse(bytes.NewReader(data))
 		if err == nil && (a.status < 200 || !bytes.HasSuffix(data, a.body)) {
 			t.Fatalf("status %d, body %q", a.status, a.body)
 		}

@@ -25,7 +25,9 @@ var stateNames = []struct{ name, owner string }{
 	{"former-ranges", "cell nodelist"},
 	{"service-holders", "cell servicecontroller"},
 	{"sysctls", "cell sysctl"},
-	{"wedge.txt", "cell liveness"},
+	{"stall.txt", "cell liveness"},
+	{"stall-before.txt", "cell liveness"},
+	{"wedge.txt", "cell liveness"}, // of builds before the first release, like the next one
 	{"wedge-before.txt", "cell liveness"},
 	{unmounting, "waggle cleanup"},
 	{"self-test.json", "waggle-agent setup"},

@@ -47,7 +47,7 @@ var kindOf = map[string]string{
 	"addresses, routes and the neighbour entry":     "pod-link", // in the pod's namespace, removed with the link
 	"abstract socket `@waggle-agent`":               "",         // closed with the process
 	"`<state-dir>/agent.lock`":                      "file",
-	"`<state-dir>/wedge.txt`, `wedge-before.txt`":   "file",
+	"`<state-dir>/stall.txt`, `stall-before.txt`":   "file",
 	"`<state-dir>/endpoints/<id>.json`":             "file",
 	"`<state-dir>/ipam/":                            "file",
 	"`<state-dir>/sysctls/before.json`":             "file",

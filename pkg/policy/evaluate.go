@@ -60,16 +60,16 @@ type Evaluation struct {
 	Nearly []Miss `json:"nearly,omitempty"`
 }
 
-// Answer contains the enforced verdict and the verdict with policies in audit mode.
-type Answer struct {
+// Result contains the enforced verdict and the verdict with policies in audit mode.
+type Result struct {
 	Evaluation
 	// Audited is the verdict if policies in audit mode were enforced. It equals the enforced verdict if no policy is in audit mode.
 	Audited Evaluation `json:"audited"`
 }
 
 // Evaluate computes the verdict of a policy lookup. It is the reference: every other implementation must return the same verdict.
-func Evaluate(policies []*Policy, options Options, q Question) Answer {
-	return Answer{
+func Evaluate(policies []*Policy, options Options, q Question) Result {
+	return Result{
 		Evaluation: evaluate(policies, options, &q, false),
 		Audited:    evaluate(policies, options, &q, true),
 	}

@@ -62,7 +62,7 @@ func (r Ref) IsCalled(name string) bool {
 type Policy struct {
 	Ref   Ref    `json:"ref"`
 	UID   string `json:"uid,omitempty"`
-	Audit bool   `json:"audit,omitempty"` // audit mode: the policy affects only [Answer.Audited]
+	Audit bool   `json:"audit,omitempty"` // audit mode: the policy affects only [Result.Audited]
 	Parts []Part `json:"parts,omitempty"`
 	// Groups are the CiliumCIDRGroups to which the policy refers; the rules contain their CIDRs.
 	Groups []GroupChoice `json:"groups,omitempty"`

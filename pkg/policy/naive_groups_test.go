@@ -5,7 +5,7 @@ import (
 )
 
 // cidrSet evaluates one CIDR, or the CIDRs of all groups that an item selects. For an empty selector the result is untold.
-func (n naive) cidrSet(item fields) answer {
+func (n naive) cidrSet(item fields) ternary {
 	excepts := listOf(item["except"])
 	if text, found := item["cidr"].(string); found {
 		return n.cidr(text, excepts)

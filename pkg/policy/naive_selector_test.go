@@ -10,7 +10,7 @@ import (
 
 // endpoint evaluates a selector of peers. Peers are in the policy's namespace unless the selector names one. An allow whose requirements on namespaces and
 // reserved labels all exclude matches only pods; a deny with such requirements is interpreted literally.
-func (n naive) endpoint(p *cilium.Policy, selector fields, deny bool) answer {
+func (n naive) endpoint(p *cilium.Policy, selector fields, deny bool) ternary {
 	namespace, isPod := n.q.Peer.Labels["k8s:io.kubernetes.pod.namespace"]
 	hidden := untold
 	if deny {
@@ -69,7 +69,7 @@ func wordsAbout(selector fields, what string) (words int) {
 
 // selects evaluates a Cilium selector. All labels of a subject are known; hidden is then no. The hidden labels of a peer are unknown: a requirement for
 // their absence has the result hidden. If hidden is yes, every requirement on them has that result.
-func (n naive) selects(selector fields, labels map[string]string, hidden answer) answer {
+func (n naive) selects(selector fields, labels map[string]string, hidden ternary) ternary {
 	result := yes
 	demand := func(label, operator string, values []string) {
 		source, key, found := strings.Cut(label, ":")
@@ -84,7 +84,7 @@ func (n naive) selects(selector fields, labels map[string]string, hidden answer)
 				listed = listed || slices.Contains(values, value)
 			}
 		}
-		met := map[string]answer{"In": of(listed), "NotIn": of(!listed), "Exists": of(exists), "DoesNotExist": of(!exists), "Like": untold}[operator]
+		met := map[string]ternary{"In": of(listed), "NotIn": of(!listed), "Exists": of(exists), "DoesNotExist": of(!exists), "Like": untold}[operator]
 		if key == policytest.HiddenKey && hidden != no && (hidden == yes || operator == "NotIn" || operator == "DoesNotExist") {
 			met = hidden
 		}

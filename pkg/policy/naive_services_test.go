@@ -10,7 +10,7 @@ import (
 
 // service evaluates the Services that an item names or selects. In an allow rule of a namespaced policy, an item without a namespace means Services of that
 // namespace. Requirements narrow pods, not addresses.
-func (n naive) service(p *cilium.Policy, item fields, deny, narrowedAsDeny bool) answer {
+func (n naive) service(p *cilium.Policy, item fields, deny, narrowedAsDeny bool) ternary {
 	of, byName := item["k8sService"].(fields)
 	selector, bySelector := fields(nil), false
 	if !byName {
@@ -69,7 +69,7 @@ func (n naive) isPodOf(s *k8s.Service, deny bool) bool {
 }
 
 // addressesOf evaluates the addresses in the slices of a Service.
-func (n naive) addressesOf(s *k8s.Service) answer {
+func (n naive) addressesOf(s *k8s.Service) ternary {
 	result := no
 	for _, slice := range n.w.Slices {
 		if slice.Namespace != s.Namespace || slice.Service != s.Name {

@@ -14,22 +14,22 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// naive is a second evaluator. It does not use the parsed model: for each lookup it reads the objects as written. An answer is yes, no or untold.
+// naive is a second evaluator. It does not use the parsed model: for each lookup it reads the objects as written. A result is yes, no or untold.
 type naive struct {
 	w     *policytest.World
 	q     policy.Question
 	audit bool // include policies in audit mode
 }
 
-type answer int
+type ternary int
 
 const (
-	no answer = iota
+	no ternary = iota
 	yes
 	untold // depends on a condition that cannot be checked
 )
 
-func of(b bool) answer {
+func of(b bool) ternary {
 	if b {
 		return yes
 	}
@@ -37,9 +37,9 @@ func of(b bool) answer {
 }
 
 // either is a logical or, both a logical and. If an operand is untold, so is the result, even if the other operand would decide.
-func either(answers ...answer) answer { return slices.Max(append(answers, no)) }
+func either(answers ...ternary) ternary { return slices.Max(append(answers, no)) }
 
-func both(a, b answer) answer {
+func both(a, b ternary) ternary {
 	if a == untold || b == untold {
 		return untold
 	}
@@ -262,10 +262,10 @@ func (n naive) rule(p *cilium.Policy, rule fields, side string, deny bool) bool 
 }
 
 // peers evaluates the peers of a rule. narrowedAsDeny selects the requirements for deny rules instead of the requirements for allow rules.
-func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedAsDeny bool) answer {
+func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedAsDeny bool) ternary {
 	result, given := no, false
 	kinds := 0
-	each := func(kind string, evaluate func(any) answer) {
+	each := func(kind string, evaluate func(any) ternary) {
 		if list, found := rule[side+kind].([]any); found {
 			given = true
 			if len(list) > 0 && (kind != "CIDRSet" || len(listOf(rule[side+"CIDR"])) == 0) {
@@ -276,22 +276,22 @@ func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedA
 			}
 		}
 	}
-	each("Endpoints", func(item any) answer {
+	each("Endpoints", func(item any) ternary {
 		chosen := n.endpoint(p, item.(fields), deny)
 		if chosen == yes && !n.meets(p.Namespace, narrowedAsDeny) {
 			return no
 		}
 		return chosen
 	})
-	each("CIDR", func(item any) answer { return n.cidr(item.(string), nil) })
-	each("CIDRSet", func(item any) answer { return n.cidrSet(item.(fields)) })
-	each("Entities", func(item any) answer { return of(n.entity(item.(string))) })
-	each("Services", func(item any) answer { return n.service(p, item.(fields), deny, narrowedAsDeny) })
+	each("CIDR", func(item any) ternary { return n.cidr(item.(string), nil) })
+	each("CIDRSet", func(item any) ternary { return n.cidrSet(item.(fields)) })
+	each("Entities", func(item any) ternary { return of(n.entity(item.(string))) })
+	each("Services", func(item any) ternary { return n.service(p, item.(fields), deny, narrowedAsDeny) })
 	if kinds > 1 && !deny {
 		return untold
 	}
-	each("Nodes", func(any) answer { return untold })
-	each("Groups", func(any) answer { return untold })
+	each("Nodes", func(any) ternary { return untold })
+	each("Groups", func(any) ternary { return untold })
 	requires := listOf(rule[side+"Requires"])
 	switch {
 	case !deny && slices.ContainsFunc(requires, aboutHidden):
@@ -310,7 +310,7 @@ func listOf(v any) []any {
 	return list
 }
 
-func (n naive) cidr(text string, excepts []any) answer {
+func (n naive) cidr(text string, excepts []any) ternary {
 	block, err := netip.ParsePrefix(text)
 	if err != nil {
 		return untold
@@ -367,7 +367,7 @@ func (n naive) apiServer() bool {
 	return n.q.Peer.Identity == 7 || n.q.Peer.Identity == 1 && env.APIServerHere || slices.Contains(env.APIServers, n.q.Peer.Addr)
 }
 
-func (n naive) ports(rule fields, deny bool) answer {
+func (n naive) ports(rule fields, deny bool) ternary {
 	toPorts, hasPorts := rule["toPorts"]
 	icmps, hasICMPs := rule["icmps"]
 	if !hasPorts && !hasICMPs {
@@ -403,7 +403,7 @@ func (n naive) ports(rule fields, deny bool) answer {
 	return result
 }
 
-func (n naive) port(port fields) answer {
+func (n naive) port(port fields) ternary {
 	protocol, _ := port["protocol"].(string)
 	text := port["port"].(string)
 	if text == "0" && (protocol == "" || protocol == "ANY") {
@@ -435,7 +435,7 @@ func (n naive) port(port fields) answer {
 	return of(int(n.q.Port) >= from && int(n.q.Port) <= int(end))
 }
 
-func (n naive) icmp(field fields) answer {
+func (n naive) icmp(field fields) ternary {
 	protocol, echo := uint8(1), 8
 	if field["family"] == "IPv6" {
 		protocol, echo = 58, 128

@@ -39,7 +39,7 @@ func TestEvaluate_NamesNearestMiss(t *testing.T) {
 	}
 }
 
-// TestEvaluate_NamesTheRules: the answer names the deciding rules and the isolating policies.
+// TestEvaluate_NamesTheRules: the result names the deciding rules and the isolating policies.
 func TestEvaluate_NamesTheRules(t *testing.T) {
 	t.Parallel()
 	policies := read(t, policy.Environment{}, netpol("podSelector: {}, ingress: [{ports: [{port: 1}]}, {from: [{podSelector: {}}]}]")+

@@ -109,7 +109,7 @@ func sameFamily(a, b *Party, protocol uint8) (x, y netip.Addr, err error) {
 // side is the result of the policy of one end.
 type side struct {
 	question policy.Question
-	answer   policy.Answer
+	result   policy.Result
 	reason   string // reason of the verdict, in a sentence
 	model    models.PolicySide
 	row      *endpointpolicies.EndpointPolicy // nil if the endpoint has none
@@ -129,15 +129,15 @@ func (v *View) side(own, other *Party, ownAddr, otherAddr netip.Addr, d policy.D
 		s.model.Message = "an endpoint connects to itself inside its own network namespace; no policy is evaluated"
 		return s
 	}
-	s.answer = policy.Evaluate(v.policies, v.Options, s.question)
+	s.result = policy.Evaluate(v.policies, v.Options, s.question)
 	s.row, _ = endpointpolicies.Of(v.txn, v.EndpointPolicies, own.Endpoint.ID, own.Endpoint.AttachmentID())
-	s.reason = v.because(&s.answer.Evaluation, &s.question)
+	s.reason = v.because(&s.result.Evaluation, &s.question)
 	s.model = models.PolicySide{
-		Here: true, Isolated: s.answer.Isolated, Message: s.reason, Verdict: verdict(s.answer.Verdict),
-		DecidedBy: v.uses(s.answer.Decided), Considered: v.considered(&s.question),
-		Audit: models.PolicyAudit{Verdict: verdict(s.answer.Audited.Verdict), DecidedBy: v.uses(s.answer.Audited.Decided)},
+		Here: true, Isolated: s.result.Isolated, Message: s.reason, Verdict: verdict(s.result.Verdict),
+		DecidedBy: v.uses(s.result.Decided), Considered: v.considered(&s.question),
+		Audit: models.PolicyAudit{Verdict: verdict(s.result.Audited.Verdict), DecidedBy: v.uses(s.result.Audited.Decided)},
 	}
-	for _, m := range v.nearly(&s.answer.Evaluation, &s.question) {
+	for _, m := range v.nearly(&s.result.Evaluation, &s.question) {
 		use := v.use(m.Match)
 		use.Text = miss(m)
 		s.model.NearMisses = append(s.model.NearMisses, use)
@@ -158,7 +158,7 @@ func sum(egress, ingress *side) (models.PolicyVerdict, string) {
 		*side
 		name string
 	}{{egress, "egress of the sender"}, {ingress, "ingress of the receiver"}} {
-		if s.here() && s.answer.Verdict == policy.Deny {
+		if s.here() && s.result.Verdict == policy.Deny {
 			return models.PolicyVerdictDenied, "denied in " + s.name + ": " + s.reason
 		}
 	}

@@ -31,7 +31,7 @@ func (v *View) throughService(c *connection, kernel Kernel) (*models.PolicyExpla
 		return nil, nil
 	}
 	outside := isExternal(c.source, f)
-	if err := unanswerable(f, c, outside); err != nil {
+	if err := checkInput(f, c, outside); err != nil {
 		return nil, fmt.Errorf("service %s at %s: %w", f.Service, f.Address, err)
 	}
 	ids, scope := f.Backends, "external"
@@ -86,8 +86,8 @@ func isExternal(client *Party, f *frontends.Frontend) bool {
 // here reports whether a client is on this node.
 func here(client *Party) bool { return client.Endpoint != nil || client.Identity == identity.Host }
 
-// unanswerable returns an error if the result depends on missing input or on another node.
-func unanswerable(f *frontends.Frontend, c *connection, outside bool) error {
+// checkInput returns an error if the result depends on missing input or on another node.
+func checkInput(f *frontends.Frontend, c *connection, outside bool) error {
 	switch {
 	case outside && f.Outside && f.Ranges != nil && !c.sourceAddr.IsValid():
 		return errNoClient

@@ -23,14 +23,14 @@ func ping(ctx context.Context, to netip.Addr) error {
 		if last = echo(to); last == nil || ctx.Err() != nil {
 			return last
 		}
-		if !errors.Is(last, errNoAnswer) { // for example no route, which needs a moment; after a timeout no pause is needed
+		if !errors.Is(last, errNoReply) { // for example no route, which needs a moment; after a timeout no pause is needed
 			time.Sleep(pingTimeout / 5)
 		}
 	}
 	return fmt.Errorf("ping %s %d times: %w", to, pingTries, last)
 }
 
-var errNoAnswer = errors.New("no answer")
+var errNoReply = errors.New("no answer")
 
 // echo sends one request and waits for its reply.
 func echo(to netip.Addr) error {
@@ -58,7 +58,7 @@ func echo(to netip.Addr) error {
 	for buffer := make([]byte, 256); ; {
 		n, _, err := conn.ReadFrom(buffer)
 		if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
-			return errNoAnswer
+			return errNoReply
 		}
 		if err != nil {
 			return err

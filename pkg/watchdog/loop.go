@@ -15,23 +15,23 @@ type loop struct {
 	name    string // module/job
 	limit   time.Duration
 
-	busy atomic.Int64           // last call of Busy or Snapshot, in the monitor's time, plus one; 0 while idle
-	due  atomic.Int64           // time at which its wait ends by itself, in the monitor's time; 0 for never
-	seen atomic.Pointer[[]seen] // revisions of the tables that it follows
+	busy     atomic.Int64                   // last call of Busy or Snapshot, in the monitor's time, plus one; 0 while idle
+	due      atomic.Int64                   // time at which its wait ends by itself, in the monitor's time; 0 for never
+	lastRead atomic.Pointer[[]readRevision] // revisions of the tables that it follows
 
 	lag lag // used only by the monitor
 }
 
-// seen is the last revision of a table that a loop has read.
-type seen struct {
+// readRevision is the last revision of a table that a loop has read.
+type readRevision struct {
 	table    statedb.TableMeta
 	revision statedb.Revision
 }
 
 // lag is the time since which a table has been newer than the loop's snapshot.
 type lag struct {
-	seen  *[]seen
-	since int64
+	lastRead *[]readRevision
+	since    int64
 }
 
 type key struct{}
@@ -71,11 +71,11 @@ func Snapshot(ctx context.Context, db *statedb.DB, tables ...statedb.TableMeta) 
 		return txn
 	}
 	l.work()
-	all := make([]seen, len(tables))
+	all := make([]readRevision, len(tables))
 	for i, t := range tables {
-		all[i] = seen{t, t.Revision(txn)}
+		all[i] = readRevision{t, t.Revision(txn)}
 	}
-	l.seen.Store(&all)
+	l.lastRead.Store(&all)
 	return txn
 }
 
@@ -130,7 +130,7 @@ func (l *loop) evaluate(now int64, txn statedb.ReadTxn) (wrong string, since int
 
 // lagging compares the tables with the revisions that the loop has read. Every call of the loop restarts the time.
 func (l *loop) lagging(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
-	all := l.seen.Load()
+	all := l.lastRead.Load()
 	if all == nil {
 		return "", 0
 	}
@@ -139,7 +139,7 @@ func (l *loop) lagging(now int64, txn statedb.ReadTxn) (wrong string, since int6
 		if revision <= s.revision {
 			continue
 		}
-		if l.lag.seen != all {
+		if l.lag.lastRead != all {
 			l.lag = lag{all, now}
 		}
 		if now-l.lag.since > int64(idleLimit) {

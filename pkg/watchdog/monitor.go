@@ -51,8 +51,9 @@ type evaluator interface {
 	evaluate(now int64, txn statedb.ReadTxn) (wrong string, since int64)
 }
 
-// reconciled is a reconciler. behind returns a row that has not been attempted yet: any such row until there was none for the first time, later a row
-// that has been pending for 10 s. watch adds channels to set that close when the result may change; step closes with the next step.
+// reconciled is a reconciler. lagging returns a pending row, or an empty string. Until no row is pending for the first time since the start, any pending row
+// counts; afterwards only a row that has been pending for 10 s. watch adds channels to set that close when the result may change; step closes with the next
+// step.
 type reconciled interface {
 	lagging(now int64, txn statedb.ReadTxn) string
 	watch(txn statedb.ReadTxn, set *statedb.WatchSet, step <-chan struct{})

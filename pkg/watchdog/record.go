@@ -16,8 +16,10 @@ import (
 const (
 	// recordName is the file in the state directory with the stalls of this or the previous run; previousRecordName is the last record that was already
 	// reported.
-	recordName         = "wedge.txt"
-	previousRecordName = "wedge-before.txt"
+	recordName         = "stall.txt"
+	previousRecordName = "stall-before.txt"
+	// formerRecordName is the name of the record in builds before the first release, which may have hung before the update.
+	formerRecordName = "wedge.txt"
 	// maxStacks limits the size of the stacks in bytes, enough for about 500 goroutines.
 	maxStacks = 1 << 20
 )
@@ -44,14 +46,17 @@ func Record(dir string, lines ...string) (path string, err error) {
 // TakeRecord returns the first lines of the record of a previous run, or an empty string, and moves the record to path. So each record is reported only
 // once.
 func TakeRecord(dir string) (head, path string, err error) {
-	content, err := os.ReadFile(filepath.Join(dir, recordName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", "", nil
+	for _, name := range []string{recordName, formerRecordName} {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return "", "", err
+		}
+		before, _, _ := bytes.Cut(content, []byte("\n\n"))
+		path = filepath.Join(dir, previousRecordName)
+		return string(before), path, os.Rename(filepath.Join(dir, name), path)
 	}
-	if err != nil {
-		return "", "", err
-	}
-	before, _, _ := bytes.Cut(content, []byte("\n\n"))
-	path = filepath.Join(dir, previousRecordName)
-	return string(before), path, os.Rename(filepath.Join(dir, recordName), path)
+	return "", "", nil
 }

@@ -48,7 +48,7 @@ var examined = map[string]string{
 	"test/node/conntrack_test.go exchangeWithin":                                                                "answerTimeout for what must come, noReplyTimeout for what must not",
 	"test/node/identity_test.go identityOfCluster":                                                              "a number that comes too early; a busy machine makes it later",
 	"test/node/mtu_change_test.go whole":                                                                        "a second; its callers repeat what must come",
-	"test/node/masquerade_address_test.go seenAs":                                                               "answerTimeout for what must come; a shorter one is repeated",
+	"test/node/masquerade_address_test.go checkSource":                                                          "answerTimeout for what must come; a shorter one is repeated",
 	"test/node/policy_advisories_test.go echoes":                                                                "its callers wait longer for what must come than for what must not",
 	"test/node/policy_attempts_test.go await":                                                                   "attempts that are repeated, or must not be answered",
 	"test/node/policy_node_addresses_test.go listenOnTheNode":                                                   "15 s for what must come, 200 ms for what must not",

@@ -89,7 +89,7 @@ var faults = []fault{
 		changes:  one("cells/datapath/ctgc/shares.go", "if err := p.kernel.SetCount(uint16(id), want); err != nil {", "if err := error(nil); err != nil {"),
 		packages: []string{"./cells/datapath/ctgc"}, tests: "Test"},
 	{name: "masqueraded-for-ever", about: "a flow that began under the node's address keeps it when the range of its peer becomes known", tier: "hermetic",
-		changes:  one("cells/datapath/ctgc/exclusions.go", "return err == nil && (!found || int32(f.Expires-answers.Expires) > answerTicks), err", "_, _ = answers, found\n\treturn false, err"),
+		changes:  one("cells/datapath/ctgc/exclusions.go", "return err == nil && (!found || int32(f.Expires-reply.Expires) > replyTicks), err", "_, _ = reply, found\n\treturn false, err"),
 		packages: []string{"./cells/datapath/ctgc"}, tests: "TestScripts"},
 	{name: "copy-before-kernel", about: "addresses of nodes in the copy on disk replace newer ones in the maps", tier: "hermetic",
 		changes:  one("cells/node/nodemaps/controller.go", "for _, addr := range l.addrs[id] {", "for _, addr := range l.addrs[id][:0] {"),

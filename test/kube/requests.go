@@ -63,8 +63,8 @@ func asking(flags []string, talk func(args ...string) (string, error)) Requester
 	}
 }
 
-// WaitAnswers waits until the answers of targets equal want, in the order of targets.
-func (c *Cluster) WaitAnswers(ctx context.Context, from Requester, want []string, targets ...string) error {
+// WaitReplies waits until the answers of targets equal want, in the order of targets.
+func (c *Cluster) WaitReplies(ctx context.Context, from Requester, want []string, targets ...string) error {
 	return c.WaitFor(ctx, "answers", func() error {
 		got, err := from(targets...)
 		if err == nil && !slices.Equal(got, want) {

@@ -105,7 +105,7 @@ func TestPrivilegedConntrack_ExpiredFlowsFreeCapacity(t *testing.T) {
 			occupy(t, m, outside, 0, int(m.MaxEntries()), unexpired)
 			calls := call(t, a, server)
 			for round := range rounds {
-				noneAnswered(t, calls)
+				noReplies(t, calls)
 				time.Sleep(time.Duration(round) * 100 * time.Millisecond) // in the first round the last scan has just ended, so the time to the next scan is longest
 				began := time.Now()
 				occupy(t, m, outside, 0, some, expired)
@@ -121,8 +121,8 @@ func TestPrivilegedConntrack_ExpiredFlowsFreeCapacity(t *testing.T) {
 	}
 }
 
-// noneAnswered waits until no new flow passes for a while.
-func noneAnswered(t *testing.T, calls *caller) {
+// noReplies waits until no new flow passes for a while.
+func noReplies(t *testing.T, calls *caller) {
 	t.Helper()
 	eventually(t, func() error {
 		began := time.Now()

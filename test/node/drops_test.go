@@ -69,8 +69,8 @@ func lies(t *testing.T, a, b ends) []lie {
 // tagged puts a frame into VLAN 7.
 func tagged(b []byte) []byte { return slices.Concat(b[:12], []byte{0x81, 0, 0, 7}, b[12:]) }
 
-// seen returns the frame as programs see it: the kernel keeps a VLAN tag beside the packet.
-func (l lie) seen() []byte {
+// observed returns the frame as programs see it: the kernel keeps a VLAN tag beside the packet.
+func (l lie) observed() []byte {
 	if binary.BigEndian.Uint16(l.frame[12:]) == uint16(layers.EthernetTypeDot1Q) {
 		return slices.Concat(l.frame[:12], l.frame[16:])
 	}
@@ -102,8 +102,8 @@ func TestPrivilegedDrops_ForgedFrames_ReportedEverywhere(t *testing.T) {
 					t.Errorf("it reached the other pod: %x", f)
 				}
 			}
-			requireDropEvent(t, raw.await(t, lie.seen()), lie, id, ifindex)
-			reason := printed.await(t, lie.code, id, len(lie.seen()))
+			requireDropEvent(t, raw.await(t, lie.observed()), lie, id, ifindex)
+			reason := printed.await(t, lie.code, id, len(lie.observed()))
 			if !strings.Contains(reason, lie.reason) {
 				t.Errorf("monitor says %q, want %q", reason, lie.reason)
 			}
@@ -133,7 +133,7 @@ func TestPrivilegedDrops_ForgedFrames_ReportedEverywhere(t *testing.T) {
 func requireDropEvent(t *testing.T, record []byte, lie lie, id, ifindex uint32) {
 	t.Helper()
 	const packetOffset = 36
-	frame := lie.seen()
+	frame := lie.observed()
 	if len(record) < packetOffset {
 		t.Fatalf("the record has %d bytes", len(record))
 	}

@@ -139,7 +139,7 @@ func (p *proxy) serve(client net.Conn, socket string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var silent atomic.Bool // the agent's response must not pass
 	go func() { defer cancel(); p.requests(agent, client, &silent) }()
-	p.answers(client, agent, &silent)
+	p.forwardReplies(client, agent, &silent)
 	<-ctx.Done()
 }
 
@@ -167,7 +167,7 @@ func (p *proxy) requests(agent, plugin net.Conn, silent *atomic.Bool) {
 	}
 }
 
-func (p *proxy) answers(plugin, agent net.Conn, silent *atomic.Bool) {
+func (p *proxy) forwardReplies(plugin, agent net.Conn, silent *atomic.Bool) {
 	defer func() { _ = plugin.(*net.UnixConn).CloseWrite() }()
 	for buffer := make([]byte, 1<<16); ; {
 		n, err := agent.Read(buffer)

@@ -20,7 +20,7 @@ func TestPrivilegedMasquerade_AddressRemovedFromNode(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	pod := addPod(t, node, "one")
-	answerWithName(t, node.OutsideHost(), "outside", 9000)
+	serveName(t, node.OutsideHost(), "outside", 9000)
 	for _, f := range families {
 		was, is := nodekit.UplinkIPv4, netip.MustParsePrefix("192.0.2.77/32")
 		if f.ipv6 {
@@ -29,7 +29,7 @@ func TestPrivilegedMasquerade_AddressRemovedFromNode(t *testing.T) {
 		server := netip.AddrPortFrom(outsideAddr(f.ipv6), 9000)
 		datagrams, stream := dial(t, pod, "udp", server), converse(t, "tcp", pod, node.OutsideHost(), outsideAddr(f.ipv6))
 		defer stream.close()
-		if err := seenAs(answerTimeout, datagrams, was.Addr()); err != nil {
+		if err := checkSource(answerTimeout, datagrams, was.Addr()); err != nil {
 			t.Fatal(err)
 		}
 		if err := node.Do(func() error {
@@ -41,7 +41,7 @@ func TestPrivilegedMasquerade_AddressRemovedFromNode(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error { return seenAs(time.Second, datagrams, is.Addr()) })
+		eventually(t, func() error { return checkSource(time.Second, datagrams, is.Addr()) })
 		eventually(t, func() error {
 			if err := exchangeWithin(noReplyTimeout, stream); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
 				return fmt.Errorf("the connection under the address that is gone: %w", err)
@@ -64,8 +64,8 @@ func dial(t *testing.T, from nodekit.NetNS, network string, to netip.AddrPort) (
 	return conn
 }
 
-// seenAs asks a server for the client address that it sees.
-func seenAs(limit time.Duration, conn net.Conn, want netip.Addr) error {
+// checkSource asks a server for the client address that it sees.
+func checkSource(limit time.Duration, conn net.Conn, want netip.Addr) error {
 	_ = conn.SetDeadline(time.Now().Add(limit))
 	if _, err := conn.Write([]byte("who\n")); err != nil {
 		return err

@@ -32,7 +32,7 @@ func TestPrivilegedMasquerade_FollowsIPMasqAgentFile(t *testing.T) {
 	m := newServiceFixture(t, "--enable-ip-masq-agent", "--ip-masq-agent-config-path="+file)
 	routeBack(t, m.Node)
 	pod := m.pod(t, "one")
-	answerWithName(t, m.OutsideHost(), "outside", 9000)
+	serveName(t, m.OutsideHost(), "outside", 9000)
 	seen := func(what string, own bool) {
 		t.Helper()
 		for _, f := range families {

@@ -17,17 +17,17 @@ func TestPrivilegedMasquerade_SourceSeenOutside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			newServiceFixture(t, c...).sourceSeenOutside(t, true)
+			newServiceFixture(t, c...).sourceOutside(t, true)
 		})
 	}
 }
 
-// sourceSeenOutside checks that a server outside sees pods under their own addresses if own is set, and under the node's address otherwise. A reply to a
+// sourceOutside checks that a server outside sees pods under their own addresses if own is set, and under the node's address otherwise. A reply to a
 // request from outside leaves under the pod's own address in both cases.
-func (m *serviceFixture) sourceSeenOutside(t *testing.T, own bool) {
+func (m *serviceFixture) sourceOutside(t *testing.T, own bool) {
 	routeBack(t, m.Node)
 	one, two := m.pod(t, "one", 8080), m.pod(t, "two")
-	answerWithName(t, m.OutsideHost(), "outside", 9000)
+	serveName(t, m.OutsideHost(), "outside", 9000)
 	for _, f := range families {
 		outside, node := outsideAddr(f.ipv6), uplinkAddr(f.ipv6)
 		for _, network := range networks {

@@ -62,7 +62,7 @@ func processesOfNodes(t *testing.T, all []kubeNode, withIPv4 bool) {
 	for _, p := range w.parties {
 		for i, addr := range p.addrs {
 			if addr.IsValid() {
-				answerDatagrams(t, p, p.addrs[i:i+1])
+				echoDatagrams(t, p, p.addrs[i:i+1])
 			}
 		}
 	}

@@ -73,7 +73,7 @@ func newWorld(t *testing.T, args ...string) *world {
 	}
 	slices.SortFunc(w.parties, func(a, b *party) int { return strings.Compare(a.name, b.name) })
 	for _, p := range w.parties {
-		answerDatagrams(t, p, p.addrs[:])
+		echoDatagrams(t, p, p.addrs[:])
 	}
 	return w
 }
@@ -151,8 +151,8 @@ func (w *world) markedPort() uint16 { return uint16(7000 + w.steps%2) }
 // datagramPorts lists the ports on which every party replies to datagrams. A TCP connection gets a reply on all ports, at least a reset.
 var datagramPorts = []uint16{53, 80, 7000, 7001}
 
-// answerDatagrams serves these ports until the test ends.
-func answerDatagrams(t *testing.T, at nodekit.NetNS, addrs []netip.Addr) {
+// echoDatagrams serves these ports until the test ends.
+func echoDatagrams(t *testing.T, at nodekit.NetNS, addrs []netip.Addr) {
 	t.Helper()
 	for _, addr := range addrs {
 		for _, port := range datagramPorts {

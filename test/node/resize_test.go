@@ -28,7 +28,7 @@ func TestPrivilegedService_MapResizeKeepsFlows(t *testing.T) {
 	m.write(t, "shop.yaml", shopManifests+fmt.Sprintf(shopPolicies, "{ipBlock: {cidr: 192.0.2.1/32}}, {ipBlock: {cidr: \"2001:db8:2::1/128\"}}"))
 	m.start(t)
 	friend, deniedPod := m.pod(t, "friend"), m.pod(t, "stranger")
-	answerWithName(t, m.OutsideHost(), "outside", 8080)
+	serveName(t, m.OutsideHost(), "outside", 8080)
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
 	m.backends(t, "one")
 	var starts []start

@@ -120,7 +120,7 @@ func (m *serviceFixture) secondUplink(t *testing.T, clients []nodekit.NetNS) {
 	m.servedFrom(t, clients, to)
 	m.servedFrom(t, clients, uplinks)
 
-	answerWithName(t, m.OutsideHost(), "outside", 9000)
+	serveName(t, m.OutsideHost(), "outside", 9000)
 	for i := range there {
 		for _, network := range networks {
 			m.seesClient(t, m.pods["client"], network, netip.AddrPortFrom(there[i].Addr(), 9000), to[i])

@@ -62,7 +62,7 @@ func TestPrivilegedService_BackendSelection(t *testing.T) {
 					for _, addr := range webAddrs {
 						m.ready(t, netip.AddrPortFrom(addr, 80), len(c.want))
 					}
-					m.answerAll(t, clients, c.want...)
+					m.repliesFromAll(t, clients, c.want...)
 				})
 			}
 			m.localOnOtherNode(t, clients)
@@ -82,8 +82,8 @@ func (m *serviceFixture) inZone(t *testing.T, zone string) {
 	m.write(t, "node.yaml", strings.Replace(string(text), "metadata:\n", "metadata:\n  labels: {topology.kubernetes.io/zone: "+zone+"}\n", 1))
 }
 
-// answerAll requires that exactly these servers reply to the clients of "web"; without servers, that requests are rejected.
-func (m *serviceFixture) answerAll(t *testing.T, clients []nodekit.NetNS, servers ...string) {
+// repliesFromAll requires that exactly these servers reply to the clients of "web"; without servers, that requests are rejected.
+func (m *serviceFixture) repliesFromAll(t *testing.T, clients []nodekit.NetNS, servers ...string) {
 	t.Helper()
 	each(webAddrs, 80, func(network string, to netip.AddrPort) {
 		if len(servers) > 0 { // the service may have had the same number of other servers
@@ -113,7 +113,7 @@ func (m *serviceFixture) localOnOtherNode(t *testing.T, clients []nodekit.NetNS)
 		m.ready(t, netip.AddrPortFrom(addr, 80), 0)
 	}
 	each(webAddrs, 80, func(network string, to netip.AddrPort) {
-		m.unanswered(t, clients[0], network, to)
+		m.getsNoReply(t, clients[0], network, to)
 		for _, client := range clients[1:] { // the node, which has no link on which a packet could be lost
 			if _, err := request(t.Context(), client, network, to); !errors.Is(err, syscall.EPERM) {
 				t.Errorf("%s over %s with its backend elsewhere: %v, want EPERM", to, network, err)
@@ -124,7 +124,7 @@ func (m *serviceFixture) localOnOtherNode(t *testing.T, clients []nodekit.NetNS)
 	for _, addr := range webAddrs {
 		m.ready(t, netip.AddrPortFrom(addr, 80), 1)
 	}
-	m.answerAll(t, clients, "two")
+	m.repliesFromAll(t, clients, "two")
 }
 
 // anothers: a Service of another proxy is not served, and is served again when its label is removed.
@@ -144,7 +144,7 @@ func (m *serviceFixture) anothers(t *testing.T, clients []nodekit.NetNS) {
 			}
 		}
 		if !other {
-			m.answerAll(t, clients, "one", "two")
+			m.repliesFromAll(t, clients, "one", "two")
 			continue
 		}
 		each(webAddrs, 80, func(network string, to netip.AddrPort) {
@@ -197,16 +197,16 @@ func TestPrivilegedService_NoBackends_DropsSilently(t *testing.T) {
 			}
 			var all sync.WaitGroup // the missing reply takes the whole timeout
 			all.Go(func() {
-				each(webAddrs, 80, func(network string, to netip.AddrPort) { m.unanswered(t, client, network, to) })
+				each(webAddrs, 80, func(network string, to netip.AddrPort) { m.getsNoReply(t, client, network, to) })
 			})
 			for _, from := range []nodekit.NetNS{client, m.OutsideHost()} {
 				all.Go(func() {
-					each(uplinks, webNodePort, func(network string, to netip.AddrPort) { m.unanswered(t, from, network, to) })
+					each(uplinks, webNodePort, func(network string, to netip.AddrPort) { m.getsNoReply(t, from, network, to) })
 				})
 			}
 			all.Wait()
 			m.backends(t, "one")
-			m.answerAll(t, []nodekit.NetNS{client}, "one")
+			m.repliesFromAll(t, []nodekit.NetNS{client}, "one")
 		})
 	}
 }

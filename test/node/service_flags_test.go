@@ -114,7 +114,7 @@ func TestPrivilegedMasquerade_Excluded(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			answerWithName(t, m.OutsideHost(), "outside", 9000)
+			serveName(t, m.OutsideHost(), "outside", 9000)
 			for i, f := range families {
 				for _, network := range networks {
 					m.seesClient(t, pod, network, netip.AddrPortFrom(secondAddrs[i], 9000), pod.Addr(f.ipv6))

@@ -49,7 +49,7 @@ func TestPrivilegedService_Groups(t *testing.T) {
 					})
 				}
 			}
-			t.Run("SourceSeenOutside", func(t *testing.T) { m.sourceSeenOutside(t, false) }) // the last one, because the host outside gets a route to pods
+			t.Run("SourceSeenOutside", func(t *testing.T) { m.sourceOutside(t, false) }) // the last one, because the host outside gets a route to pods
 		})
 	}
 }

@@ -34,7 +34,7 @@ func newDistant(t *testing.T, n int, nodes ...*serviceFixture) (d distant) {
 				if err := m.Outside(func() error { return addAddr("eth0", prefix) }); err != nil {
 					t.Fatal(err)
 				}
-				answerAt(t, m.OutsideHost(), netip.AddrPortFrom(addr, 8080), name)
+				replyAt(t, m.OutsideHost(), netip.AddrPortFrom(addr, 8080), name)
 			}
 		}
 	}
@@ -54,8 +54,8 @@ func listenDatagrams(t *testing.T, at nodekit.NetNS, addr netip.AddrPort) (conn 
 	return conn
 }
 
-// answerAt replies at one address with a name.
-func answerAt(t *testing.T, at nodekit.NetNS, addr netip.AddrPort, name string) {
+// replyAt replies at one address with a name.
+func replyAt(t *testing.T, at nodekit.NetNS, addr netip.AddrPort, name string) {
 	t.Helper()
 	conn := listenDatagrams(t, at, addr)
 	go func() {

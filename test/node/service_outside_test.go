@@ -100,7 +100,7 @@ func (m *serviceFixture) nodePortLocal(t *testing.T, _ bool) {
 			}
 			return nil
 		})
-		m.unanswered(t, m.OutsideHost(), network, to)
+		m.getsNoReply(t, m.OutsideHost(), network, to)
 		m.reaches(t, client, network, to, "one")
 	})
 }
@@ -166,7 +166,7 @@ func (m *serviceFixture) sourceRanges(t *testing.T, _ bool) {
 				}
 				return nil
 			})
-			m.unanswered(t, m.OutsideHost(), network, to)
+			m.getsNoReply(t, m.OutsideHost(), network, to)
 		})
 	}
 	try("[192.0.2.1/32, \"2001:db8:2::/64\"]", true)
@@ -210,7 +210,7 @@ func (m *serviceFixture) hostPortFollowsThePod(t *testing.T, _ bool) {
 // A backend on another node is reached under the node's address, and its replies reach the client: outside, on the node, and in a pod.
 func (m *serviceFixture) backendOnOtherNode(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
-	answerWithName(t, m.OutsideHost(), "elsewhere", 8080)
+	serveName(t, m.OutsideHost(), "elsewhere", 8080)
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
 	m.slicesOutside(t, "web", webPorts)
 	for i, addr := range webAddrs {

@@ -53,11 +53,11 @@ func TestPrivilegedService_PoliciesMatchClientAndBackend(t *testing.T) {
 				m.served(t, to.String()+"/"+strings.ToUpper(network), 1)
 				m.reaches(t, m.OutsideHost(), network, to, "one")
 				m.reaches(t, friend, network, to, "one")
-				m.unanswered(t, deniedPod, network, to)
+				m.getsNoReply(t, deniedPod, network, to)
 			})
 			each(webAddrs, 80, func(network string, to netip.AddrPort) {
 				m.reaches(t, friend, network, to, "one")
-				m.unanswered(t, deniedPod, network, to)
+				m.getsNoReply(t, deniedPod, network, to)
 				m.reaches(t, m.pods["one"], network, to, "one") // a pod always reaches itself
 				m.explains(t, "shop/friend", network, to, models.PolicyVerdictAllowed, "shop/one")
 				m.explains(t, "shop/stranger", network, to, models.PolicyVerdictDenied, "shop/one")
@@ -67,7 +67,7 @@ func TestPrivilegedService_PoliciesMatchClientAndBackend(t *testing.T) {
 			m.backends(t, "other")
 			outside("{ipBlock: {cidr: 192.0.2.2/32}}, {ipBlock: {cidr: \"2001:db8:2::2/128\"}}")
 			each(webAddrs, 80, func(network string, to netip.AddrPort) {
-				m.unanswered(t, friend, network, to)
+				m.getsNoReply(t, friend, network, to)
 				m.reaches(t, deniedPod, network, to, "other")
 				m.explains(t, "shop/friend", network, to, models.PolicyVerdictDenied, "shop/other")
 				m.explains(t, "shop/stranger", network, to, models.PolicyVerdictAllowed, "shop/other")
@@ -80,7 +80,7 @@ func TestPrivilegedService_PoliciesMatchClientAndBackend(t *testing.T) {
 					}
 					return nil
 				})
-				m.unanswered(t, m.OutsideHost(), network, to)
+				m.getsNoReply(t, m.OutsideHost(), network, to)
 			})
 		})
 	}

@@ -18,5 +18,5 @@ func TestPrivilegedService_UplinkWithoutLinkHeader(t *testing.T) {
 			g.try(m, t, false)
 		})
 	}
-	t.Run("SourceSeenOutside", func(t *testing.T) { m.sourceSeenOutside(t, false) })
+	t.Run("SourceSeenOutside", func(t *testing.T) { m.sourceOutside(t, false) })
 }

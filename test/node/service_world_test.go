@@ -62,7 +62,7 @@ func (m *serviceFixture) pod(t *testing.T, name string, ports ...uint16) *nodeki
 	t.Helper()
 	m.pods[name] = addPod(t, m.Node, "shop/"+name)
 	for _, port := range ports {
-		answerWithName(t, m.pods[name], name, port)
+		serveName(t, m.pods[name], name, port)
 	}
 	return m.pods[name]
 }
@@ -258,8 +258,8 @@ func requestWithin(conn net.Conn, limit time.Duration) (served, error) {
 	return served{name, addr}, err
 }
 
-// answerWithName replies to requests at a place, over TCP and UDP and in both families, with the server's name and the client's address.
-func answerWithName(t *testing.T, at nodekit.NetNS, name string, port uint16) {
+// serveName replies to requests at a place, over TCP and UDP and in both families, with the server's name and the client's address.
+func serveName(t *testing.T, at nodekit.NetNS, name string, port uint16) {
 	t.Helper()
 	reply := func(client net.Addr) []byte {
 		return fmt.Appendf(nil, "%s %s\n", name, netip.MustParseAddrPort(client.String()).Addr().Unmap())
@@ -358,8 +358,8 @@ func (m *serviceFixture) rejected(t *testing.T, from nodekit.NetNS, network stri
 	}
 }
 
-// unanswered requires that a request gets no reply.
-func (m *serviceFixture) unanswered(t *testing.T, from nodekit.NetNS, network string, to netip.AddrPort) {
+// getsNoReply requires that a request gets no reply.
+func (m *serviceFixture) getsNoReply(t *testing.T, from nodekit.NetNS, network string, to netip.AddrPort) {
 	t.Helper()
 	var timeout net.Error
 	if a, err := requestBriefly(t.Context(), from, network, to); !errors.As(err, &timeout) || !timeout.Timeout() {

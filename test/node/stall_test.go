@@ -193,7 +193,7 @@ func TestPrivilegedStall_EachLoop_IsReported(t *testing.T) {
 		green()
 		settle()
 	}
-	if _, err := os.Stat(filepath.Join(node.StateDir(), "wedge.txt")); err != nil {
+	if _, err := os.Stat(filepath.Join(node.StateDir(), "stall.txt")); err != nil {
 		t.Errorf("no stacks were left: %v", err)
 	}
 }
@@ -282,7 +282,7 @@ func TestPrivilegedStall_IdleAgent_NotReported(t *testing.T) {
 func TestPrivilegedStall_HangingDisk_IsReported(t *testing.T) {
 	t.Parallel()
 	node, freeze := frozen(t)
-	pipe := filepath.Join(node.StateDir(), "wedge.txt")
+	pipe := filepath.Join(node.StateDir(), "stall.txt")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -196,7 +196,7 @@ func TestPrivilegedStop_HangingJob_WritesStacks(t *testing.T) {
 	if err := done(); err == nil || !strings.Contains(err.Error(), "the agent is stopping: retry") { // the agent waits for jobs after it has stopped the API
 		t.Errorf("the ADD that waited was told %v", err)
 	}
-	stacks, err := os.ReadFile(filepath.Join(node.StateDir(), "wedge-before.txt"))
+	stacks, err := os.ReadFile(filepath.Join(node.StateDir(), "stall-before.txt"))
 	if err != nil || !strings.Contains(string(stacks), "endpointmaps.controller.run") || !strings.Contains(node.AgentLog(), "The previous run recorded a stall") {
 		t.Errorf("the next run does not say what hung: %v:\n%s", err, stacks)
 	}

@@ -94,7 +94,7 @@ func TestPrivilegedTwoNICs_InternalIPBesideTheDefaultRoute(t *testing.T) {
 			for _, n := range all {
 				w.pods[n.Node] = n.startPod(t, "pod-"+n.Name(), map[string]string{"app": "pod"})
 			}
-			answerWithName(t, all[0].OutsideHost(), "outside", 9000)
+			serveName(t, all[0].OutsideHost(), "outside", 9000)
 			w.reach(t)
 			t.Run("the addresses of the second NIC change", w.readdress)
 			t.Run("a virtual address is added", w.virtualAddress)
@@ -127,7 +127,7 @@ func (w *twoNICs) reach(t *testing.T) {
 	for _, n := range w.all {
 		for _, family := range families {
 			outside := netip.AddrPortFrom(outsideAddr(family.ipv6), 9000)
-			if err := seenAs(answerTimeout, dial(t, w.pods[n.Node], "udp", outside), n.UplinkAddr(family.ipv6)); err != nil {
+			if err := checkSource(answerTimeout, dial(t, w.pods[n.Node], "udp", outside), n.UplinkAddr(family.ipv6)); err != nil {
 				t.Errorf("%s: the outside sees a pod of %s as %v", family.name, n.Name(), err)
 			}
 		}

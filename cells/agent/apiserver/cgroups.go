@@ -24,7 +24,7 @@ func (a *api) GetCgroupDumpMetadata(w http.ResponseWriter, _ *http.Request) {
 		fail(w, http.StatusInternalServerError, err)
 		return
 	}
-	answer(w, http.StatusOK, a.cgroupsOf(a.DB.ReadTxn(), root, groups))
+	respond(w, http.StatusOK, a.cgroupsOf(a.DB.ReadTxn(), root, groups))
 }
 
 // cgroupRoot returns the control group whose sockets are translated by socket load balancing.

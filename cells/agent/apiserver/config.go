@@ -65,7 +65,7 @@ func (a *api) GetConfig(w http.ResponseWriter, r *http.Request) {
 		config.Spec = models.DaemonConfigurationSpec{Options: a.options(), PolicyEnforcement: a.policyEnforcement()}
 		config.Status.Realized, config.Status.DaemonConfigurationMap = config.Spec, a.Flags
 	}
-	answer(w, http.StatusOK, config)
+	respond(w, http.StatusOK, config)
 }
 
 // policyEnforcement returns the mode of --enable-policy.
@@ -87,7 +87,7 @@ func (a *api) PatchConfig(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	answer(w, http.StatusOK, nil)
+	respond(w, http.StatusOK, nil)
 }
 
 func agentState(v readiness.Verdict) models.AgentState {

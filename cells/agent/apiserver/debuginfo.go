@@ -35,5 +35,5 @@ func (a *api) GetDebuginfo(w http.ResponseWriter, _ *http.Request) {
 	for _, name := range slices.Sorted(maps.Keys(a.Flags)) {
 		info.EnvironmentVariables = append(info.EnvironmentVariables, fmt.Sprintf("%s:%v", name, a.Flags[name]))
 	}
-	answer(w, http.StatusOK, info)
+	respond(w, http.StatusOK, info)
 }

@@ -28,7 +28,7 @@ func (a *api) PutEndpointID(w http.ResponseWriter, r *http.Request, _ string) {
 		fail(w, createStatus(err), err)
 		return
 	}
-	answer(w, http.StatusCreated, a.view().endpoint(ep))
+	respond(w, http.StatusCreated, a.view().endpoint(ep))
 }
 
 // createStatus returns 400 for errors that the caller can correct and 500 for the others. Conflicts are 400, as in Cilium.
@@ -53,10 +53,10 @@ func (a *api) GetEndpoint(w http.ResponseWriter, r *http.Request) {
 	}
 	list := a.view().endpoints(labels)
 	if len(labels) > 0 && len(list) == 0 {
-		answer(w, http.StatusNotFound, nil)
+		respond(w, http.StatusNotFound, nil)
 		return
 	}
-	answer(w, http.StatusOK, list)
+	respond(w, http.StatusOK, list)
 }
 
 // endpoints returns the endpoints of this node that have all labels.
@@ -92,7 +92,7 @@ func (a *api) with(w http.ResponseWriter, id string, do func(*endpoints.Endpoint
 	case err == nil:
 		do(ep)
 	case errors.Is(err, endpoint.ErrNotFound):
-		answer(w, http.StatusNotFound, nil)
+		respond(w, http.StatusNotFound, nil)
 	default:
 		fail(w, http.StatusBadRequest, err)
 	}
@@ -100,23 +100,23 @@ func (a *api) with(w http.ResponseWriter, id string, do func(*endpoints.Endpoint
 
 // GetEndpointID returns one endpoint.
 func (a *api) GetEndpointID(w http.ResponseWriter, _ *http.Request, id string) {
-	a.with(w, id, func(ep *endpoints.Endpoint) { answer(w, http.StatusOK, a.view().endpoint(ep)) })
+	a.with(w, id, func(ep *endpoints.Endpoint) { respond(w, http.StatusOK, a.view().endpoint(ep)) })
 }
 
 // GetEndpointIDLog returns the log of state changes of an endpoint.
 func (a *api) GetEndpointIDLog(w http.ResponseWriter, _ *http.Request, id string) {
-	a.with(w, id, func(ep *endpoints.Endpoint) { answer(w, http.StatusOK, history(a.view().state(ep.ID))) })
+	a.with(w, id, func(ep *endpoints.Endpoint) { respond(w, http.StatusOK, history(a.view().state(ep.ID))) })
 }
 
 // GetEndpointIDHealthz returns the health of an endpoint.
 func (a *api) GetEndpointIDHealthz(w http.ResponseWriter, _ *http.Request, id string) {
-	a.with(w, id, func(ep *endpoints.Endpoint) { answer(w, http.StatusOK, healthOf(a.view().state(ep.ID))) })
+	a.with(w, id, func(ep *endpoints.Endpoint) { respond(w, http.StatusOK, healthOf(a.view().state(ep.ID))) })
 }
 
 // GetEndpointIDConfig returns the options of an endpoint, which are the same for all endpoints.
 func (a *api) GetEndpointIDConfig(w http.ResponseWriter, _ *http.Request, id string) {
 	a.with(w, id, func(ep *endpoints.Endpoint) {
-		answer(w, http.StatusOK, models.EndpointConfigurationStatus{Realized: a.endpointSpec(ep)})
+		respond(w, http.StatusOK, models.EndpointConfigurationStatus{Realized: a.endpointSpec(ep)})
 	})
 }
 
@@ -132,7 +132,7 @@ func (a *api) PatchEndpointIDConfig(w http.ResponseWriter, r *http.Request, id s
 			return
 		}
 		if body.LabelConfiguration.User == nil {
-			answer(w, http.StatusOK, nil)
+			respond(w, http.StatusOK, nil)
 			return
 		}
 		a.setLabels(w, id, body.LabelConfiguration.User)
@@ -143,7 +143,7 @@ func (a *api) PatchEndpointIDConfig(w http.ResponseWriter, r *http.Request, id s
 func (a *api) GetEndpointIDLabels(w http.ResponseWriter, _ *http.Request, id string) {
 	a.with(w, id, func(ep *endpoints.Endpoint) {
 		status := labelStatus(ep, a.view().identity(ep).Labels)
-		answer(w, http.StatusOK, models.LabelConfiguration{Spec: status.Realized, Status: status})
+		respond(w, http.StatusOK, models.LabelConfiguration{Spec: status.Realized, Status: status})
 	})
 }
 
@@ -160,9 +160,9 @@ func (a *api) setLabels(w http.ResponseWriter, id string, labels []string) {
 	_, err := a.Manager.SetLabels(id, labels)
 	switch {
 	case err == nil:
-		answer(w, http.StatusOK, nil)
+		respond(w, http.StatusOK, nil)
 	case errors.Is(err, endpoint.ErrNotFound): // deleted after the look-up
-		answer(w, http.StatusNotFound, nil)
+		respond(w, http.StatusNotFound, nil)
 	case errors.Is(err, endpoint.ErrInvalid):
 		fail(w, http.StatusBadRequest, err)
 	default:
@@ -175,7 +175,7 @@ func (a *api) DeleteEndpointID(w http.ResponseWriter, r *http.Request, id string
 	err := a.Manager.Delete(r.Context(), id)
 	switch {
 	case errors.Is(err, endpoint.ErrNotFound):
-		answer(w, http.StatusNotFound, nil)
+		respond(w, http.StatusNotFound, nil)
 	case errors.Is(err, endpoint.ErrInvalid), errors.Is(err, endpoint.ErrUnsupported):
 		fail(w, http.StatusBadRequest, err)
 	default:
@@ -196,7 +196,7 @@ func (a *api) DeleteEndpoint(w http.ResponseWriter, r *http.Request) {
 	}
 	n, err := a.Manager.DeleteContainer(r.Context(), body.ContainerID)
 	if n == 0 && err == nil {
-		answer(w, http.StatusNotFound, nil)
+		respond(w, http.StatusNotFound, nil)
 		return
 	}
 	_, _, found := a.Ready.Endpoints.Get(a.DB.ReadTxn(), endpoints.ByContainer(body.ContainerID))
@@ -207,10 +207,10 @@ func (a *api) DeleteEndpoint(w http.ResponseWriter, r *http.Request) {
 func (a *api) deleted(w http.ResponseWriter, r *http.Request, err error, gone bool) {
 	switch {
 	case err == nil:
-		answer(w, http.StatusOK, nil)
+		respond(w, http.StatusOK, nil)
 	case gone && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
 		a.Log.Warn("An endpoint was deleted, with errors", "path", r.URL.Path, "error", err)
-		answer(w, http.StatusPartialContent, countErrors(err))
+		respond(w, http.StatusPartialContent, countErrors(err))
 	default:
 		fail(w, http.StatusInternalServerError, err)
 	}

@@ -27,7 +27,7 @@ func (a *api) PatchEndpointID(w http.ResponseWriter, r *http.Request, id string)
 			fail(w, http.StatusBadRequest, err)
 			return
 		}
-		answer(w, http.StatusOK, nil)
+		respond(w, http.StatusOK, nil)
 	})
 }
 

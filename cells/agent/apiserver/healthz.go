@@ -24,7 +24,7 @@ import (
 // GetHealthz returns the status of the agent.
 func (a *api) GetHealthz(w http.ResponseWriter, _ *http.Request, p models.GetHealthzParams) {
 	k8s := p.RequireK8SConnectivity
-	answer(w, http.StatusOK, a.status(a.DB.ReadTxn(), k8s == nil || *k8s, or(p.Brief)))
+	respond(w, http.StatusOK, a.status(a.DB.ReadTxn(), k8s == nil || *k8s, or(p.Brief)))
 }
 
 // status returns the status of the agent, and unless brief is set the status of each of its parts. With withKubernetes, a source of Kubernetes objects that is

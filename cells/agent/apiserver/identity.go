@@ -23,7 +23,7 @@ func (a *api) GetIdentity(w http.ResponseWriter, _ *http.Request) {
 			list = append(list, a.cidrIdentityModel(row))
 		}
 	}
-	answer(w, http.StatusOK, list)
+	respond(w, http.StatusOK, list)
 }
 
 // GetIdentityID returns one identity.
@@ -35,14 +35,14 @@ func (a *api) GetIdentityID(w http.ResponseWriter, _ *http.Request, id string) {
 	}
 	txn := a.DB.ReadTxn()
 	if row, _, found := a.Identities.Get(txn, identities.ByID(uint32(number))); found {
-		answer(w, http.StatusOK, identityModel(row))
+		respond(w, http.StatusOK, identityModel(row))
 		return
 	}
 	if row, _, found := a.Policy.NamedCIDRs.Get(txn, namedcidrs.ByIdentity(uint32(number))); found {
-		answer(w, http.StatusOK, a.cidrIdentityModel(row))
+		respond(w, http.StatusOK, a.cidrIdentityModel(row))
 		return
 	}
-	answer(w, http.StatusNotFound, nil)
+	respond(w, http.StatusNotFound, nil)
 }
 
 // GetIdentityEndpoints returns the identities of this node's endpoints.
@@ -58,7 +58,7 @@ func (a *api) GetIdentityEndpoints(w http.ResponseWriter, _ *http.Request) {
 			list = append(list, models.IdentityEndpoints{Identity: identityModel(row), RefCount: n})
 		}
 	}
-	answer(w, http.StatusOK, list)
+	respond(w, http.StatusOK, list)
 }
 
 func identityModel(row *identities.Identity) models.Identity {

@@ -27,10 +27,10 @@ func (a *api) GetIP(w http.ResponseWriter, _ *http.Request, params models.GetIPP
 	}
 	list := a.ips(a.DB.ReadTxn(), within)
 	if len(list) == 0 {
-		answer(w, http.StatusNotFound, nil)
+		respond(w, http.StatusNotFound, nil)
 		return
 	}
-	answer(w, http.StatusOK, list)
+	respond(w, http.StatusOK, list)
 }
 
 func prefixOf(text string) (netip.Prefix, error) {

@@ -48,7 +48,7 @@ func (a *api) PostIPAM(w http.ResponseWriter, r *http.Request, p models.PostIPAM
 		fail(w, http.StatusBadGateway, err)
 		return
 	}
-	answer(w, http.StatusCreated, a.ipamResponse(result))
+	respond(w, http.StatusCreated, a.ipamResponse(result))
 }
 
 func (a *api) ipamResponse(result ipam.Result) models.IPAMResponse {
@@ -85,7 +85,7 @@ func (a *api) PostIPAMIP(w http.ResponseWriter, r *http.Request, ip string, p mo
 		fail(w, http.StatusInternalServerError, err)
 		return
 	}
-	answer(w, http.StatusOK, nil)
+	respond(w, http.StatusOK, nil)
 }
 
 // DeleteIPAMIP releases one address. A free address is not an error; an address of an endpoint is.
@@ -104,7 +104,7 @@ func (a *api) DeleteIPAMIP(w http.ResponseWriter, r *http.Request, ip string, p 
 		fail(w, http.StatusInternalServerError, err)
 		return
 	}
-	answer(w, http.StatusOK, nil)
+	respond(w, http.StatusOK, nil)
 }
 
 func parseAddr(s string) (netip.Addr, error) {

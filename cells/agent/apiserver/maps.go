@@ -16,24 +16,24 @@ func (a *api) GetMap(w http.ResponseWriter, _ *http.Request) {
 	for m := range a.Maps.All(a.DB.ReadTxn()) {
 		list.Maps = append(list.Maps, models.BPFMap{Path: m.Pin})
 	}
-	answer(w, http.StatusOK, list)
+	respond(w, http.StatusOK, list)
 }
 
 // GetMapName returns the entries of a map, read from the kernel.
 func (a *api) GetMapName(w http.ResponseWriter, _ *http.Request, name string) {
 	row := a.mapNamed(name)
 	if row == nil {
-		answer(w, http.StatusNotFound, nil)
+		respond(w, http.StatusNotFound, nil)
 		return
 	}
 	entries, err := a.MapReader.Entries(row.Name)
 	switch {
 	case errors.Is(err, pinnedmaps.ErrUnknown):
-		answer(w, http.StatusNotFound, nil)
+		respond(w, http.StatusNotFound, nil)
 	case err != nil:
 		fail(w, http.StatusInternalServerError, err)
 	default:
-		answer(w, http.StatusOK, models.BPFMap{Path: row.Pin, Cache: entryModels(entries)})
+		respond(w, http.StatusOK, models.BPFMap{Path: row.Pin, Cache: entryModels(entries)})
 	}
 }
 

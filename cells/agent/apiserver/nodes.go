@@ -30,14 +30,14 @@ func (a *api) GetNodeIds(w http.ResponseWriter, _ *http.Request) {
 		}
 		ids = append(ids, id)
 	}
-	answer(w, http.StatusOK, ids)
+	respond(w, http.StatusOK, ids)
 }
 
 // GetClusterNodes returns the nodes that were added, changed or removed since the last request of the client.
 func (a *api) GetClusterNodes(w http.ResponseWriter, _ *http.Request, p models.GetClusterNodesParams) {
 	txn := a.DB.ReadTxn()
 	id, added, removed := a.NodeClients.news(or(p.ClientID), statedb.Collect(a.Nodes.All(txn)))
-	answer(w, http.StatusOK, models.ClusterNodeStatus{ClientID: id, Self: a.nodeName(txn),
+	respond(w, http.StatusOK, models.ClusterNodeStatus{ClientID: id, Self: a.nodeName(txn),
 		NodesAdded: a.nodeElements(txn, added), NodesRemoved: a.nodeElements(txn, removed)})
 }
 

@@ -33,7 +33,7 @@ func (a *api) GetPolicy(w http.ResponseWriter, _ *http.Request) {
 		fail(w, http.StatusInternalServerError, err)
 		return
 	}
-	answer(w, http.StatusOK, all)
+	respond(w, http.StatusOK, all)
 }
 
 func (a *api) policies(txn statedb.ReadTxn) (models.Policy, error) {
@@ -47,7 +47,7 @@ func (a *api) policies(txn statedb.ReadTxn) (models.Policy, error) {
 
 // GetPolicySelectors returns the selectors of policies with the identities that they select.
 func (a *api) GetPolicySelectors(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusOK, a.Policy.View().Selectors())
+	respond(w, http.StatusOK, a.Policy.View().Selectors())
 }
 
 // GetPolicyExplain evaluates the policies for a connection between two peers and explains the verdict.
@@ -59,7 +59,7 @@ func (a *api) GetPolicyExplain(w http.ResponseWriter, _ *http.Request, p models.
 	case err != nil:
 		fail(w, http.StatusBadRequest, err)
 	default:
-		answer(w, http.StatusOK, e)
+		respond(w, http.StatusOK, e)
 	}
 }
 
@@ -74,5 +74,5 @@ func (a *api) PostPolicyWhatIf(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	answer(w, http.StatusOK, difference)
+	respond(w, http.StatusOK, difference)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/api/v1/server"
 )
 
-// answer writes a value as JSON with a final newline. A nil value means an empty body.
-func answer(w http.ResponseWriter, code int, value any) {
+// respond writes a value as JSON with a final newline. A nil value means an empty body.
+func respond(w http.ResponseWriter, code int, value any) {
 	if value == nil {
 		w.WriteHeader(code)
 		return
@@ -22,11 +22,11 @@ func answer(w http.ResponseWriter, code int, value any) {
 }
 
 // fail replies like Cilium's handlers: the error is a bare JSON string.
-func fail(w http.ResponseWriter, code int, err error) { answer(w, code, err.Error()) }
+func fail(w http.ResponseWriter, code int, err error) { respond(w, code, err.Error()) }
 
 // reject replies like Cilium's router, before a handler receives the request.
 func reject(w http.ResponseWriter, code int, message string) {
-	answer(w, code, models.RouterError{Code: code, Message: message})
+	respond(w, code, models.RouterError{Code: code, Message: message})
 }
 
 // badParameter replies to requests whose path, query or header parameters the generated code cannot read.

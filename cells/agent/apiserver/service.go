@@ -30,7 +30,7 @@ func (a *api) DeleteServiceID(w http.ResponseWriter, _ *http.Request, _ int64) {
 
 // GetService returns all frontends of services.
 func (a *api) GetService(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusOK, a.services(a.DB.ReadTxn()))
+	respond(w, http.StatusOK, a.services(a.DB.ReadTxn()))
 }
 
 func (a *api) services(txn statedb.ReadTxn) []models.Service {
@@ -46,11 +46,11 @@ func (a *api) GetServiceID(w http.ResponseWriter, _ *http.Request, id int64) {
 	txn := a.DB.ReadTxn()
 	for f := range a.Frontends.All(txn) {
 		if int64(f.ID) == id {
-			answer(w, http.StatusOK, a.serviceModels(txn, f)[0])
+			respond(w, http.StatusOK, a.serviceModels(txn, f)[0])
 			return
 		}
 	}
-	answer(w, http.StatusNotFound, nil)
+	respond(w, http.StatusNotFound, nil)
 }
 
 // serviceModels returns one model, or two if clients of this node use other backends.

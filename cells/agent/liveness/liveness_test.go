@@ -90,7 +90,7 @@ func TestCell_Stall_IsReportedByNextRun(t *testing.T) {
 			t.Errorf("%d times in the log:\n%s", n, &log)
 		}
 	})
-	content, err := os.ReadFile(filepath.Join(dir, "wedge.txt"))
+	content, err := os.ReadFile(filepath.Join(dir, "stall.txt"))
 	if err != nil || !strings.Contains(string(content), "\nloop bees/dance hangs") || !strings.Contains(string(content), "liveness.dance.run(") {
 		t.Errorf("%v:\n%.1000s", err, content)
 	}
@@ -103,6 +103,26 @@ func TestCell_Stall_IsReportedByNextRun(t *testing.T) {
 				t.Errorf("run %d after it reports it %d times:\n%s", run, n, &log)
 			}
 		})
+	}
+}
+
+// TestCell_RecordOfFormerName_IsReported: the previous run was a build that wrote wedge.txt.
+func TestCell_RecordOfFormerName_IsReported(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "wedge.txt"), []byte("version\nloop bees/dance hangs\n\nstacks"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		var d dance
+		stop(t, start(t, dir, &log, &d))
+		if !strings.Contains(log.String(), "loop bees/dance hangs") {
+			t.Errorf("not reported:\n%s", &log)
+		}
+	})
+	if _, err := os.Stat(filepath.Join(dir, "stall-before.txt")); err != nil {
+		t.Error(err)
 	}
 }
 

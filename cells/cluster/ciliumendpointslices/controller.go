@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -28,7 +28,7 @@ import (
 type controller struct{ params }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	err := leadership.Lead(ctx, c.DB, c.Leadership,
+	err := leaderwork.Run(ctx, c.DB, c.Leadership,
 		func(leading context.Context) error { return newTerm(c.params).run(leading, health) },
 		func() error {
 			health.OK("another replica leads")
@@ -169,7 +169,7 @@ func (t *term) replaceEndpoints(all []endpointEvent) error {
 
 // sliceEvent is a slice of the API server. A slice without the label of Waggle belongs to another program, and agents ignore it.
 type sliceEvent struct {
-	*seen
+	*storedSlice
 	ours bool
 }
 
@@ -186,8 +186,8 @@ func isOurs(o *ciliumv2.CiliumEndpointSlice) bool {
 }
 
 // look summarizes a slice of the API server.
-func look(o *ciliumv2.CiliumEndpointSlice) *seen {
-	s := &seen{name: o.Name, namespace: o.PodNamespace, uid: string(o.UID), version: o.ResourceVersion, digests: make(map[string]uint64, len(o.Endpoints))}
+func look(o *ciliumv2.CiliumEndpointSlice) *storedSlice {
+	s := &storedSlice{name: o.Name, namespace: o.PodNamespace, uid: string(o.UID), version: o.ResourceVersion, digests: make(map[string]uint64, len(o.Endpoints))}
 	s.number, _ = strconv.ParseUint(o.ResourceVersion, 10, 64)
 	for i := range o.Endpoints {
 		_, found := s.digests[o.Endpoints[i].Name]
@@ -208,7 +208,7 @@ func (t *term) applySlice(kind watch.EventType, e sliceEvent) error {
 			t.await()
 		}
 	default:
-		t.plan.see(e.seen)
+		t.plan.see(e.storedSlice)
 	}
 	t.awake()
 	return nil
@@ -217,7 +217,7 @@ func (t *term) applySlice(kind watch.EventType, e sliceEvent) error {
 func (t *term) replaceSlices(all []sliceEvent) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var ours []*seen
+	var ours []*storedSlice
 	complete := false
 	for _, e := range all {
 		switch {
@@ -225,7 +225,7 @@ func (t *term) replaceSlices(all []sliceEvent) error {
 		case e.name == ciliumv2.CompleteSlice:
 			complete = true
 		default:
-			ours = append(ours, e.seen)
+			ours = append(ours, e.storedSlice)
 		}
 	}
 	t.plan.list(ours)

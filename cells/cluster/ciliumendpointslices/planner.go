@@ -57,14 +57,14 @@ type slice struct {
 	name, namespace string
 	pods            map[string]*pod // assigned pods, by name
 	size            int             // size of the entries of pods
-	have            *seen           // last known object; nil without an object
+	have            *storedSlice    // last known object; nil without an object
 	since           time.Time       // time at which it was queued; zero when it is not queued
 	yields          bool            // it is in the queue last
 	wait            map[*slice]bool // slices that keep pods until this slice is written with them
 }
 
-// seen is a slice of the API server.
-type seen struct {
+// storedSlice is a slice of the API server.
+type storedSlice struct {
 	name, namespace string
 	uid, version    string
 	number          uint64            // the version as a number; 0 if it is not a number
@@ -253,7 +253,7 @@ func (p *planner) doubt() {
 
 // see applies the state of an object, unless this state or a newer one is known. Changes of other programs are repaired with low priority: they are not
 // distinguishable from the event of an own write that arrives before the response to the write.
-func (p *planner) see(o *seen) {
+func (p *planner) see(o *storedSlice) {
 	s := p.slices[o.name]
 	if s == nil {
 		s = p.add(o.name, o.namespace)
@@ -266,7 +266,7 @@ func (p *planner) see(o *seen) {
 }
 
 // learn records a state of the object, and reports whether the state is new.
-func (s *slice) learn(o *seen) bool {
+func (s *slice) learn(o *storedSlice) bool {
 	if s.have != nil && s.have.uid == o.uid && (o.version == s.have.version || o.number < s.have.number) {
 		return false
 	}
@@ -292,7 +292,7 @@ func (p *planner) gone(name, uid string) (missed bool) {
 }
 
 // list replaces the states of all objects.
-func (p *planner) list(all []*seen) {
+func (p *planner) list(all []*storedSlice) {
 	exist := map[string]bool{}
 	for _, o := range all {
 		exist[o.name] = true
@@ -308,7 +308,7 @@ func (p *planner) list(all []*seen) {
 // operation is a write of one slice.
 type operation struct {
 	slice  *slice
-	have   *seen                         // previous object; nil for a creation
+	have   *storedSlice                  // previous object; nil for a creation
 	object *ciliumv2.CiliumEndpointSlice // nil for a deletion
 }
 
@@ -347,7 +347,7 @@ func (p *planner) plan(s *slice) *operation {
 
 // serves reports whether agents can use the state of a pod from this slice if the pod is removed from the slice other: this slice contains the current state,
 // or was written later than other.
-func (s *slice) serves(o *pod, other *seen) bool {
+func (s *slice) serves(o *pod, other *storedSlice) bool {
 	if s.have == nil || s.have.namespace != s.namespace {
 		return false
 	}
@@ -356,7 +356,7 @@ func (s *slice) serves(o *pod, other *seen) bool {
 }
 
 // holds reports whether the content of a slice of the API server is exactly the current state of the given pods.
-func (o *seen) holds(namespace string, pods map[string]*pod) bool {
+func (o *storedSlice) holds(namespace string, pods map[string]*pod) bool {
 	if o == nil || o.namespace != namespace || o.doubled || len(o.digests) != len(pods) {
 		return false
 	}
@@ -369,7 +369,7 @@ func (o *seen) holds(namespace string, pods map[string]*pod) bool {
 }
 
 // done applies a successful write. now is the object after the write; nil after a deletion.
-func (p *planner) done(op *operation, now *seen) {
+func (p *planner) done(op *operation, now *storedSlice) {
 	if now == nil {
 		p.gone(op.slice.name, op.have.uid)
 	} else {

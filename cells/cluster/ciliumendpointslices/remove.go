@@ -13,7 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -28,7 +28,7 @@ const (
 type remover struct{ params }
 
 func (r *remover) run(ctx context.Context, health cell.Health) error {
-	err := leadership.Lead(ctx, r.DB, r.Leadership,
+	err := leaderwork.Run(ctx, r.DB, r.Leadership,
 		func(leading context.Context) error { return r.lead(leading, health) },
 		func() error {
 			health.OK("another replica leads")
@@ -47,7 +47,7 @@ func (r *remover) lead(ctx context.Context, health cell.Health) error {
 		return err
 	}
 	if len(left) > 0 {
-		if err := leadership.Check(r.DB, r.Leadership); err != nil {
+		if err := leaderwork.Check(r.DB, r.Leadership); err != nil {
 			return err
 		}
 		if err := r.deleteCompleteSlice(ctx); err != nil {
@@ -79,7 +79,7 @@ func (r *remover) removeAll(ctx context.Context) error {
 			return err
 		}
 		watchdog.Busy(ctx)
-		if err := leadership.Check(r.DB, r.Leadership); err != nil {
+		if err := leaderwork.Check(r.DB, r.Leadership); err != nil {
 			return err
 		}
 		if err := r.Client.Delete(ctx, kubeapi.CiliumEndpointSlices, "", name, nil); err != nil && !apierrors.IsNotFound(err) {

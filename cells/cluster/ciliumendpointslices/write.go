@@ -12,7 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -36,7 +36,7 @@ func (t *term) write(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := leadership.Check(t.DB, t.Leadership); err != nil {
+		if err := leaderwork.Check(t.DB, t.Leadership); err != nil {
 			return err
 		}
 		var err error

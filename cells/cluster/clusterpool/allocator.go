@@ -14,8 +14,8 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/rows"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -43,7 +43,7 @@ const (
 
 // run allocates whenever this replica leads.
 func (a *allocator) run(ctx context.Context, health cell.Health) error {
-	err := leadership.Lead(ctx, a.DB, a.Leadership,
+	err := leaderwork.Run(ctx, a.DB, a.Leadership,
 		func(leading context.Context) error { return a.lead(leading, health) },
 		func() error {
 			health.OK("another replica leads")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -69,7 +69,7 @@ func (g assignment) done(err error) assignment {
 func (a *allocator) writeOne(ctx context.Context, g assignment) error {
 	node := g.node
 	for try := 1; ; try++ {
-		if err := leadership.Check(a.DB, a.Leadership); err != nil {
+		if err := leaderwork.Check(a.DB, a.Leadership); err != nil {
 			return err
 		}
 		watchdog.Busy(ctx) // each request may take long

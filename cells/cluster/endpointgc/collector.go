@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/loop"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/staleobjects"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
@@ -22,7 +22,7 @@ const pageSize = 500
 
 // run runs rounds whenever this replica is the leader.
 func (c *collector) run(ctx context.Context, health cell.Health) error {
-	return leadership.Lead(ctx, c.DB, c.Leadership,
+	return leaderwork.Run(ctx, c.DB, c.Leadership,
 		func(leading context.Context) error { return c.lead(leading, health) },
 		func() error {
 			health.OK("another replica leads")
@@ -133,7 +133,7 @@ func (c *collector) remove(ctx context.Context, s suspect) (gone bool, err error
 	if err != nil || !missing {
 		return false, err
 	}
-	if err := leadership.Check(c.DB, c.Leadership); err != nil {
+	if err := leaderwork.Check(c.DB, c.Leadership); err != nil {
 		return false, err
 	}
 	watchdog.Busy(ctx)

@@ -14,8 +14,8 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/tables/identityrounds"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -41,7 +41,7 @@ func newCollector(p params) *collector {
 
 // run collects whenever this replica leads.
 func (c *collector) run(ctx context.Context, health cell.Health) error {
-	return leadership.Lead(ctx, c.DB, c.Leadership,
+	return leaderwork.Run(ctx, c.DB, c.Leadership,
 		func(leading context.Context) error {
 			c.lead(leading, health)
 			return nil
@@ -201,7 +201,7 @@ func (c *collector) used(ctx context.Context) (map[string]bool, error) {
 
 // remove deletes an identity if it is unchanged since the list. It reports whether the identity no longer exists.
 func (c *collector) remove(ctx context.Context, o object) (gone bool, err error) {
-	if err := leadership.Check(c.DB, c.Leadership); err != nil {
+	if err := leaderwork.Check(c.DB, c.Leadership); err != nil {
 		return false, err
 	}
 	watchdog.Busy(ctx)

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -138,7 +139,7 @@ func run(t *testing.T, s *server, name string) *candidate {
 	return c
 }
 
-func (c *candidate) leads() bool { return leadership.Check(c.db, c.table) == nil }
+func (c *candidate) leads() bool { return leaderwork.Check(c.db, c.table) == nil }
 
 // wait waits until condition holds, and returns the elapsed time. At most one candidate leads at any time.
 func wait(t *testing.T, most time.Duration, what string, condition func() bool, all ...*candidate) time.Duration {
@@ -255,7 +256,7 @@ func TestAwait(t *testing.T) {
 		s := &server{}
 		a := run(t, s, "a")
 		defer a.stop()
-		ctx, done, err := leadership.Await(t.Context(), a.db, a.table)
+		ctx, done, err := leaderwork.Await(t.Context(), a.db, a.table)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +268,7 @@ func TestAwait(t *testing.T) {
 		a.set(true, false, 0)
 		began := time.Now()
 		<-ctx.Done()
-		if took := time.Since(began); took > 10*time.Second || !errors.Is(context.Cause(ctx), leadership.ErrNotLeading) {
+		if took := time.Since(began); took > 10*time.Second || !errors.Is(context.Cause(ctx), leaderwork.ErrNotLeading) {
 			t.Errorf("the work ended after %s: %v", took, context.Cause(ctx))
 		}
 	})

@@ -37,7 +37,7 @@ type access struct {
 	// Status.
 	table   statedb.RWTable[conntrack.Map]
 	usage   statedb.RWTable[natusage.Usage]
-	answers statedb.RWTable[*nodetraffic.Traffic]
+	replied statedb.RWTable[*nodetraffic.Traffic]
 
 	// State that jobs share. Each has its own lock.
 	served  *served
@@ -67,5 +67,5 @@ type params struct {
 func newAccess(p params) *access {
 	return &access{kernel: p.Kernel, nat: p.Nat, db: p.DB, endpoints: p.Endpoints, addresses: p.Addresses, nodes: p.Nodes, devices: p.Devices,
 		exclusions: p.Exclusions, cluster: p.Cluster, grace: p.Grace, agent: p.Settings, percent: p.Settings.EndpointShare,
-		table: p.Table, usage: p.Usage, answers: p.Traffic, served: &served{tables: p.Serving}, signals: signalState{wake: make(chan struct{}, 1)}}
+		table: p.Table, usage: p.Usage, replied: p.Traffic, served: &served{tables: p.Serving}, signals: signalState{wake: make(chan struct{}, 1)}}
 }

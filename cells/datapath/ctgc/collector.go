@@ -74,7 +74,7 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 		}
 		c.publish(p)
 		if p.traffic != nil {
-			p.traffic.publish(c.db, c.answers)
+			p.traffic.publish(c.db, c.replied)
 		}
 		health.OK(c.report(p))
 		var err error

@@ -18,11 +18,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
-// answerTicks is the maximum difference, in ticks, between the expiry of the initiator's entry and the expiry of the reply entry of a flow that gets replies.
-const answerTicks = 1
+// replyTicks is the maximum difference, in ticks, between the expiry of the initiator's entry and the expiry of the reply entry of a flow that gets replies.
+const replyTicks = 1
 
 // exclusionRescans are the delays after a new prefix at which flows are scanned again. At the first scan, a flow that began just before the prefix has not yet sent for
-// more than answerTicks without a reply.
+// more than replyTicks without a reply.
 var exclusionRescans = []time.Duration{3 * time.Second, 6 * time.Second}
 
 // longestExclusionRest bounds the pauses that limit the CPU use of scans: until a scan, flows of pods to new prefixes get no replies.
@@ -77,8 +77,8 @@ func (k *excludedPrefixes) outdated(nat natKernel, f *natmap.Flow) (bool, error)
 	if f.Key.Tuple().Protocol == unix.IPPROTO_TCP {
 		return true, nil // no segment has followed the first one
 	}
-	answers, found, err := nat.LookupNat(&f.Twin)
-	return err == nil && (!found || int32(f.Expires-answers.Expires) > answerTicks), err
+	reply, found, err := nat.LookupNat(&f.Twin)
+	return err == nil && (!found || int32(f.Expires-reply.Expires) > replyTicks), err
 }
 
 // followExclusions deletes masqueraded flows whose destination is excluded now and that get no reply.

@@ -154,7 +154,7 @@ func (f *fakeKernel) putPair(args []string) (string, error) {
 		case "left":
 			flow.Expires = f.now + uint32(v)
 			left = v
-		case "answers-left":
+		case "replies-left":
 			left = v
 		case "service":
 			flow.Service, flow.Flags = uint32(v), uint32(bpf.NatService)

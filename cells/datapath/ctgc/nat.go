@@ -123,7 +123,7 @@ func (p *pass) evaluatePair(f *natmap.Flow, now uint32, sum *found) (bool, error
 
 // deleteServed deletes a flow whose service or backend is gone, and reports whether it deleted this entry. It deletes the entry of the first direction first,
 // so that the next packet gets a remaining backend. A reply to the previous packet may be in flight, so the reply entry and the entry of conntrack are deleted
-// after answerTime.
+// after replyTimeout.
 func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 	own, reverse := f.Key, f.Twin
 	if f.Reply() {
@@ -137,13 +137,13 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 	}
 	if ended {
 		p.countDeleted(f)
-		p.served.answers.expect(reverse)
+		p.served.replies.expect(reverse)
 		sum.unserved++
 	}
 	if !f.Reply() {
 		return ended, nil // false if a program has created another flow with this key
 	}
-	if p.served.answers.expected(reverse) {
+	if p.served.replies.expected(reverse) {
 		return false, nil
 	}
 	// A backend that is added again has another id, and a new flow to it has the same reply entry.

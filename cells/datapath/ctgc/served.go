@@ -21,7 +21,7 @@ import (
 // much as this map.
 type served struct {
 	tables  backendcheck.Tables
-	answers answers
+	replies expectedReplies
 
 	mu        sync.Mutex // guards the fields below
 	changes   *changefeed.Feed[*frontends.Frontend]
@@ -148,18 +148,18 @@ func (s *snapshot) evaluate(n named) verdict {
 	return j
 }
 
-// answerTime is the maximum time between the deletion of an unserved flow and a reply that still reaches its client. It equals the default timeout of
+// replyTimeout is the maximum time between the deletion of an unserved flow and a reply that still reaches its client. It equals the default timeout of
 // resolvers (resolv.conf(5)): a backend that terminates, such as a DNS server that waits for another server, may need that long.
-const answerTime = 5 * time.Second
+const replyTimeout = 5 * time.Second
 
-// answers are the reply entries of deleted flows that replies may still use.
-type answers struct {
+// expectedReplies are the reply entries of deleted flows that replies may still use.
+type expectedReplies struct {
 	mu    sync.Mutex // passes and sweeps run concurrently
 	ended map[natmap.Key]time.Time
 }
 
 // expect records that a flow was deleted.
-func (a *answers) expect(entry natmap.Key) {
+func (a *expectedReplies) expect(entry natmap.Key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ended == nil {
@@ -169,17 +169,17 @@ func (a *answers) expect(entry natmap.Key) {
 }
 
 // expected reports whether a reply may still arrive.
-func (a *answers) expected(entry natmap.Key) bool {
+func (a *expectedReplies) expected(entry natmap.Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at, known := a.ended[entry]
-	return known && time.Since(at) < answerTime
+	return known && time.Since(at) < replyTimeout
 }
 
-// forget removes entries that are older than answerTime, and reports whether others remain.
-func (a *answers) forget() bool {
+// forget removes entries that are older than replyTimeout, and reports whether others remain.
+func (a *expectedReplies) forget() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.ended, func(_ natmap.Key, at time.Time) bool { return time.Since(at) >= answerTime })
+	maps.DeleteFunc(a.ended, func(_ natmap.Key, at time.Time) bool { return time.Since(at) >= replyTimeout })
 	return len(a.ended) > 0
 }

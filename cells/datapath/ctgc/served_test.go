@@ -54,20 +54,20 @@ func TestDeleteServed_ReplyInFlight_KeepsEntries(t *testing.T) {
 			}
 			wants(own, true, 1, 1)
 			wants(reverse, false, 1, 1)
-			time.Sleep(answerTime / 2)
+			time.Sleep(replyTimeout / 2)
 			wants(reverse, false, 1, 1)
 			if again {
 				next := own
 				next.Backend = 12
 				fake.nat[next.Key] = next
 			}
-			time.Sleep(answerTime / 2)
+			time.Sleep(replyTimeout / 2)
 			if again {
 				wants(reverse, false, 2, 1)
 				return
 			}
 			wants(reverse, true, 0, 0)
-			if sum.unserved != 2 || p.served.answers.forget() {
+			if sum.unserved != 2 || p.served.replies.forget() {
 				t.Errorf("%s: %+v", name, sum)
 			}
 		})

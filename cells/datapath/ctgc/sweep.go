@@ -53,8 +53,8 @@ func (a *access) sweep(ctx context.Context, health cell.Health) error {
 		if err != nil {
 			return fmt.Errorf("collect flows of removed services: %w", err)
 		}
-		if a.served.answers.forget() && len(late) == 0 {
-			late = []time.Duration{answerTime}
+		if a.served.replies.forget() && len(late) == 0 {
+			late = []time.Duration{replyTimeout}
 		}
 		health.OK(fmt.Sprintf("%d entries scanned", n))
 		if watchdog.Sleep(ctx, sweeps.After(cost)) != nil {

@@ -24,7 +24,7 @@ func newObserver(t testing.TB, number int) *collector {
 	db := statedb.New()
 	cluster, err := nodes.NewTable(db)
 	require.NoError(t, err)
-	answers, err := nodetraffic.NewTable(db)
+	replied, err := nodetraffic.NewTable(db)
 	require.NoError(t, err)
 	txn := db.WriteTxn(cluster)
 	for i := range number {
@@ -32,7 +32,7 @@ func newObserver(t testing.TB, number int) *collector {
 		require.NoError(t, err)
 	}
 	txn.Commit()
-	return &collector{access: &access{db: db, cluster: cluster, answers: answers, agent: agentconfig.Agent{NodeName: "n0", HealthChecking: true}}, pace: newPace(DefaultConfig)}
+	return &collector{access: &access{db: db, cluster: cluster, replied: replied, agent: agentconfig.Agent{NodeName: "n0", HealthChecking: true}}, pace: newPace(DefaultConfig)}
 }
 
 // podOf returns the address of a pod of the i-th node.
@@ -64,8 +64,8 @@ func TestTraffic_ReplyTime_NotAfterFlowStart(t *testing.T) {
 		const age = 10
 		tr.see(opened(1, now-age, true))
 		tr.see(opened(1, now-2*age, true))
-		tr.publish(c.db, c.answers)
-		row, _, _ := c.answers.Get(c.db.ReadTxn(), nodetraffic.ByNode("n1"))
+		tr.publish(c.db, c.replied)
+		row, _, _ := c.replied.Get(c.db.ReadTxn(), nodetraffic.ByNode("n1"))
 		// Ticks are rounded down: the younger flow is less than age+1 ticks old, and its reply is younger.
 		if got, want := tr.began.Sub(row.IPv4.Answered), bpf.CtDuration(age+1); got != want {
 			t.Errorf("tick %d: the answer is %v old, want %v", now, got, want)
@@ -115,6 +115,6 @@ func BenchmarkTraffic_131072Flows(b *testing.B) {
 		for _, f := range flows {
 			tr.see(f)
 		}
-		tr.publish(c.db, c.answers)
+		tr.publish(c.db, c.replied)
 	}
 }

@@ -42,8 +42,8 @@ func fill(to, from *ebpf.Map, convert convert) error {
 	return all.Err()
 }
 
-// seen is a set of keys, stored as hashes.
-type seen map[uint64]struct{}
+// keyHashes is a set of keys, stored as hashes.
+type keyHashes map[uint64]struct{}
 
 // seed is the seed of all key hashes of this process.
 var seed = maphash.MakeSeed()
@@ -54,7 +54,7 @@ const copyBatch = 4096
 // exchange copies entries between two hash tables that programs use: each table gets the entries that only the other one has and that no previous call has
 // seen. An entry that a previous call has seen is not copied again, because a program may have deleted its copy since. Programs create entries in hash tables
 // only, so exchange ignores other map types. When a table is full, exchange continues and returns an error at the end.
-func exchange(a, b *ebpf.Map, before seen) error {
+func exchange(a, b *ebpf.Map, before keyHashes) error {
 	if a.Type() != ebpf.Hash && a.Type() != ebpf.LRUHash {
 		return nil
 	}
@@ -63,7 +63,7 @@ func exchange(a, b *ebpf.Map, before seen) error {
 
 // fillMissing copies the unseen entries of from to to. A batch consists of whole buckets. So unlike an iteration from key to key, it neither restarts nor ends
 // early when programs delete entries concurrently.
-func fillMissing(to, from *ebpf.Map, before seen) error {
+func fillMissing(to, from *ebpf.Map, before keyHashes) error {
 	keys, values := rawSlice(from.KeySize()), rawSlice(from.ValueSize())
 	lost := 0
 	var cursor ebpf.MapBatchCursor

@@ -29,7 +29,7 @@ type kernel interface {
 	// Fill copies the entries of a map; see [fill].
 	Fill(to, from *ebpf.Map, convert convert) error
 	// Exchange copies the entries that only one of two maps has; see [exchange].
-	Exchange(a, b *ebpf.Map, before seen) error
+	Exchange(a, b *ebpf.Map, before keyHashes) error
 	// Migrate copies the entries of a table that programs use to another table; see [migrate].
 	Migrate(to, from *ebpf.Map) error
 	// Count returns the number of entries of a table.
@@ -123,7 +123,7 @@ func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 
 func (realKernel) Fill(to, from *ebpf.Map, convert convert) error { return fill(to, from, convert) }
 
-func (realKernel) Exchange(a, b *ebpf.Map, before seen) error { return exchange(a, b, before) }
+func (realKernel) Exchange(a, b *ebpf.Map, before keyHashes) error { return exchange(a, b, before) }
 
 func (r realKernel) OpenAny(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
 	m, err := r.Open(spec, path)

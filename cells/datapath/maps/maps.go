@@ -256,7 +256,7 @@ func (s *store) exchange(name string) {
 	}
 	s.copying.Lock()
 	defer s.copying.Unlock()
-	if err := s.Kernel.Exchange(o.m, o.shadow.m, o.shadow.seen); err != nil && !o.shadow.warned {
+	if err := s.Kernel.Exchange(o.m, o.shadow.m, o.shadow.common); err != nil && !o.shadow.warned {
 		o.shadow.warned = true
 		s.Log.Warn("Cannot copy all entries between a resized map and its previous map", "map", name, "error", err)
 	}

@@ -200,7 +200,7 @@ func (f *fakeKernel) AwaitPackets() error {
 	return f.injectedError("await")
 }
 
-func (f *fakeKernel) Exchange(_, _ *ebpf.Map, _ seen) error { return nil }
+func (f *fakeKernel) Exchange(_, _ *ebpf.Map, _ keyHashes) error { return nil }
 
 func (f *fakeKernel) Fill(to, from *ebpf.Map, _ convert) error {
 	f.mu.Lock()

@@ -91,7 +91,7 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 		return nil
 	}
 	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil { // the previous run ended before all hooks were replaced
-		o.shadow = &shadowMap{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
+		o.shadow = &shadowMap{m: old, pin: pin + resizedSuffix, resized: true, common: make(keyHashes)}
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (s *store) makeMap(l layout, pin string, o *opened) error {
 // fillNew copies the map that programs read now: the map of another size that an interrupted run left, or the map of the previous layout.
 func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil {
-		o.shadow = &shadowMap{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
+		o.shadow = &shadowMap{m: old, pin: pin + resizedSuffix, resized: true, common: make(keyHashes)}
 		o.row.Filled = !s.marked(pin)
 		return s.Kernel.Fill(m, old, nil)
 	}
@@ -191,7 +191,7 @@ func (s *store) replaceSize(l layout, pin string, have uint32, o *opened) {
 		s.keepSize(l, have, o, err)
 		return
 	}
-	o.shadow = &shadowMap{m: o.m, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
+	o.shadow = &shadowMap{m: o.m, pin: pin + resizedSuffix, resized: true, common: make(keyHashes)}
 	o.m, o.row.Reused = m, false
 	o.row.Note = fmt.Sprintf("resized from %d entries", have)
 }

@@ -306,7 +306,7 @@ func TestPrivilegedExchange_ManyEntries(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		before := make(seen)
+		before := make(keyHashes)
 		if err := exchange(b, a, before); err != nil {
 			t.Error(err)
 		}
@@ -376,7 +376,7 @@ func BenchmarkExchange_524288Flows(b *testing.B) {
 			}
 		}
 	}
-	before := make(seen)
+	before := make(keyHashes)
 	for b.Loop() {
 		if err := exchange(both[0], both[1], before); err != nil {
 			b.Fatal(err)

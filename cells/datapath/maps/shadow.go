@@ -17,9 +17,9 @@ type shadowMap struct {
 	// resized is true if only the number of entries differs. Such a shadow map is removed when every hook runs this generation. A shadow map of another layout is kept, so
 	// that the previous release finds a current map.
 	resized  bool
-	unpinned bool // until the present map is filled: the previous release would treat a pinned map as filled
-	warned   bool // a failed copy of entries was logged
-	seen     seen // entries that have been in both maps
+	unpinned bool      // until the present map is filled: the previous release would treat a pinned map as filled
+	warned   bool      // a failed copy of entries was logged
+	common   keyHashes // entries that have been in both maps
 }
 
 // put converts an entry and writes it to the shadow map.

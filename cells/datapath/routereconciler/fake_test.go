@@ -99,18 +99,18 @@ func (k *fakeKernel) set(r route) {
 	}
 	k.routes[k.id(r)] = r
 	txn := k.db.WriteTxn(k.observed)
-	_, _, _ = k.observed.Insert(txn, seenAs(r))
+	_, _, _ = k.observed.Insert(txn, observedAs(r))
 	txn.Commit()
 }
 
 func (k *fakeKernel) unset(r route) {
 	delete(k.routes, k.id(r))
 	txn := k.db.WriteTxn(k.observed)
-	_, _, _ = k.observed.Delete(txn, seenAs(r))
+	_, _, _ = k.observed.Delete(txn, observedAs(r))
 	txn.Commit()
 }
 
-func seenAs(r route) *devices.Route {
+func observedAs(r route) *devices.Route {
 	return &devices.Route{Table: r.Table, Dst: r.Dst, Priority: r.Priority, LinkIndex: r.Link, Gw: r.Gw, Src: r.Src,
 		Scope: r.Scope, Type: 1, Protocol: uint8(r.Protocol), MTU: r.MTU}
 }

@@ -83,7 +83,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 	}
 	drift.Mark(r.Drift, r.Table, txn, func(row *desiredroutes.Route) []driftrepairs.Finding {
 		d, _, present := r.Devices.Get(txn, devices.ByName(row.Device))
-		if present && r.seen(txn, wanted(row, d.Index)) {
+		if present && r.isObserved(txn, wanted(row, d.Index)) {
 			return nil
 		}
 		if age := now.Sub(row.Status.UpdatedAt); age < drift.Grace {
@@ -108,8 +108,8 @@ func (r *repair) found(txn statedb.ReadTxn, row *desiredroutes.Route) string {
 	return "missing"
 }
 
-// seen reports whether the observed routes contain this one.
-func (r *repair) seen(txn statedb.ReadTxn, want route) bool {
+// isObserved reports whether the observed routes contain this one.
+func (r *repair) isObserved(txn statedb.ReadTxn, want route) bool {
 	for have := range r.Routes.List(txn, devices.RouteByLink(want.Link)) {
 		if want == (route{Table: have.Table, Dst: have.Dst, Priority: have.Priority, Link: have.LinkIndex, Gw: have.Gw,
 			Src: have.Src, MTU: have.MTU, Scope: have.Scope, Protocol: int(have.Protocol)}) {

@@ -70,7 +70,7 @@ func (r *rig) someChange(t *testing.T, random *rand.Rand) {
 // TestRefreshLabels_MissesNoEndpoint checks that after each pass a pass over all endpoints changes nothing and finds the same endpoints incomplete.
 func TestRefreshLabels_MissesNoEndpoint(t *testing.T) {
 	t.Parallel()
-	for name, live := range map[string]livePods{"with Kubernetes": answers(nil, nil), "without": nil} {
+	for name, live := range map[string]livePods{"with Kubernetes": getPodReturns(nil, nil), "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			random, r := testseed.New(t), started(t, t.TempDir())
@@ -96,7 +96,7 @@ func TestRefreshLabels_MissesNoEndpoint(t *testing.T) {
 func BenchmarkRefreshLabels(b *testing.B) {
 	for _, n := range []int{10, 200, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			r := withKubernetes(b, answers(nil, nil))
+			r := withKubernetes(b, getPodReturns(nil, nil))
 			pod := func(i int) *k8s.Pod {
 				return &k8s.Pod{Namespace: "default", Name: fmt.Sprint("pod-", i), UID: fmt.Sprint("uid-", i),
 					Labels: map[string]string{"app": "web", "pod-template-hash": "abc", "version": "v1"}}

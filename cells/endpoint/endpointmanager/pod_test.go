@@ -29,7 +29,7 @@ func withKubernetes(t testing.TB, answer livePods) *rig {
 	return r
 }
 
-func answers(pod *k8s.Pod, err error) livePods {
+func getPodReturns(pod *k8s.Pod, err error) livePods {
 	return func(context.Context, string, string) (*k8s.Pod, error) { return pod, err }
 }
 
@@ -88,7 +88,7 @@ func TestCreate_StaticPod_MatchesBothUIDs(t *testing.T) {
 func TestCreate_LateWatch_QueriesAPIServerOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := withKubernetes(t, answers(onePod("web"), nil))
+		r := withKubernetes(t, getPodReturns(onePod("web"), nil))
 		ep, took := r.create(t)
 		require.Equal(t, podWait, took)
 		require.Equal(t, "web", ep.Labels["k8s:app"])
@@ -109,8 +109,8 @@ func TestCreate_UnknownPod_UsesNamespaceLabels(t *testing.T) {
 	other := onePod("old")
 	other.UID = "another"
 	for what, answer := range map[string]livePods{
-		"connection refused": answers(nil, errors.New("connection refused")),
-		"UID another":        answers(other, nil),
+		"connection refused": getPodReturns(nil, errors.New("connection refused")),
+		"UID another":        getPodReturns(other, nil),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := withKubernetes(t, answer)
@@ -140,7 +140,7 @@ func TestCreate_UnknownPod_UsesNamespaceLabels(t *testing.T) {
 func TestCreate_APIServerUnavailable_DoesNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := withKubernetes(t, answers(nil, errors.New("connection refused")))
+		r := withKubernetes(t, getPodReturns(nil, errors.New("connection refused")))
 		servers, err := apiservers.NewTable(r.db)
 		require.NoError(t, err)
 		r.servers = servers

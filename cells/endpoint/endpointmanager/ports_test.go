@@ -52,7 +52,7 @@ func TestPorts_PodMissingFromWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := onePod("web")
 		pod.Ports = webPorts(80)
-		r := withKubernetes(t, answers(pod, nil))
+		r := withKubernetes(t, getPodReturns(pod, nil))
 		ep, _ := r.create(t)
 		require.Equal(t, webPorts(80), ep.Ports)
 		_, _, err := r.refreshLabels()

@@ -71,23 +71,23 @@ func (a api) run(ctx context.Context, health cell.Health) error {
 
 func (a api) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+v1beta.BasePath+"/healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.machine()) })
+	mux.HandleFunc("GET "+v1beta.BasePath+"/healthz", func(w http.ResponseWriter, _ *http.Request) { respondJSON(w, http.StatusOK, a.machine()) })
 	mux.HandleFunc("GET "+v1beta.BasePath+"/status", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, a.status(a.DB.ReadTxn(), time.Time{}))
+		respondJSON(w, http.StatusOK, a.status(a.DB.ReadTxn(), time.Time{}))
 	})
 	mux.HandleFunc("PUT "+v1beta.BasePath+"/status/probe", func(w http.ResponseWriter, r *http.Request) {
 		since, err := a.Prober.requests.wait(r.Context())
 		if err != nil {
-			answer(w, http.StatusInternalServerError, err.Error())
+			respondJSON(w, http.StatusInternalServerError, err.Error())
 			return
 		}
-		answer(w, http.StatusOK, a.status(a.DB.ReadTxn(), since))
+		respondJSON(w, http.StatusOK, a.status(a.DB.ReadTxn(), since))
 	})
 	return mux
 }
 
-// answer writes a value as JSON.
-func answer(w http.ResponseWriter, code int, value any) {
+// respondJSON writes a value as JSON.
+func respondJSON(w http.ResponseWriter, code int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(value) // the only possible error is a failed connection

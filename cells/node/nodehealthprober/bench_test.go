@@ -139,7 +139,7 @@ func BenchmarkRound_5000Nodes(b *testing.B) {
 		if err := r.commit(u, true); err != nil {
 			b.Fatal(err)
 		}
-		r.answer()
+		r.completeRequests()
 		r.start(b.Context())
 	}
 }

@@ -139,7 +139,7 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 		if err := p.commit(u, complete); err != nil {
 			return err
 		}
-		p.answer()
+		p.completeRequests()
 		pause := p.start(ctx)
 		p.report(p.db.ReadTxn(), health)
 		watchdog.IdleFor(ctx, pause)
@@ -341,8 +341,8 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// answer completes the requests for which all targets were visited, if no verdict is open.
-func (p *prober) answer() {
+// completeRequests completes the requests for which all targets were visited, if no verdict is open.
+func (p *prober) completeRequests() {
 	if _, asked := p.requests.latest(); !asked {
 		return
 	}
@@ -355,7 +355,7 @@ func (p *prober) answer() {
 			oldest = t.done
 		}
 	}
-	p.requests.answer(oldest)
+	p.requests.complete(oldest)
 }
 
 // commit writes the rows of one round.

@@ -77,8 +77,8 @@ func (r *requests) latest() (since time.Time, waiting bool) {
 	return since, len(r.all) > 0
 }
 
-// answer completes requests that are not newer than oldest, the start of the oldest last visit of all targets.
-func (r *requests) answer(oldest time.Time) {
+// complete completes requests that are not newer than oldest, the start of the oldest last visit of all targets.
+func (r *requests) complete(oldest time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for q := range r.all {

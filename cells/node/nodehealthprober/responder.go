@@ -123,7 +123,7 @@ func (c *connections) serve(inner net.Conn) {
 		if err != nil {
 			return // not a request, or too long
 		}
-		_, _ = io.WriteString(conn, answerTo(request, c.view))
+		_, _ = io.WriteString(conn, responseTo(request, c.view))
 	})
 }
 
@@ -165,8 +165,8 @@ func (c *connections) remove(conn *connection) {
 	}
 }
 
-// answerTo returns the complete reply to a request. If the request names its node, the reply has the digest of the nodes that this agent knows.
-func answerTo(r *http.Request, known *view) string {
+// responseTo returns the complete reply to a request. If the request names its node, the reply has the digest of the nodes that this agent knows.
+func responseTo(r *http.Request, known *view) string {
 	status, body := "200 OK", 0
 	if n, err := strconv.Atoi(r.URL.Query().Get("bytes")); err == nil {
 		body = max(0, min(n, maxBody))

@@ -115,7 +115,7 @@ func TestResponder_ReplyLength(t *testing.T) {
 				t.Errorf("%q: %d bytes (%v), want %d", query, len(body), err, want)
 			}
 		}
-		if got := answerTo(&http.Request{Method: http.MethodHead, URL: &url.URL{Path: helloPath, RawQuery: "bytes=9"}}, nil); !strings.HasSuffix(got, "Content-Length: 0\r\nConnection: close\r\n\r\n") {
+		if got := responseTo(&http.Request{Method: http.MethodHead, URL: &url.URL{Path: helloPath, RawQuery: "bytes=9"}}, nil); !strings.HasSuffix(got, "Content-Length: 0\r\nConnection: close\r\n\r\n") {
 			t.Errorf("HEAD has a body: %q", got)
 		}
 	})

@@ -28,8 +28,8 @@ func (s sockets) Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 	return s.Pinger.Echo(ctx, icmpecho.Request{To: to})
 }
 
-// maxAnswer limits the bytes that are read of a reply. The peer may be malicious.
-const maxAnswer = 4 << 10
+// maxReply limits the bytes that are read of a reply. The peer may be malicious.
+const maxReply = 4 << 10
 
 // Hello implements [kernel]. The connection is closed when the context ends or the reply is read; an HTTP client would continue to dial for minutes.
 func (sockets) Hello(ctx context.Context, to netip.AddrPort, requester string) (time.Duration, *digest, error) {
@@ -53,7 +53,7 @@ func ask(ctx context.Context, conn net.Conn, to netip.AddrPort, requester string
 		helloPath, to, requesterHeader, url.PathEscape(requester)); err != nil {
 		return nil, err
 	}
-	answer, err := http.ReadResponse(bufio.NewReaderSize(io.LimitReader(conn, maxAnswer), 512), nil)
+	answer, err := http.ReadResponse(bufio.NewReaderSize(io.LimitReader(conn, maxReply), 512), nil)
 	if err != nil {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}

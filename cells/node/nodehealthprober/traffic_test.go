@@ -22,8 +22,8 @@ func (r *rig) insertTraffic(t *testing.T, rows ...*nodetraffic.Traffic) {
 	}
 }
 
-// answered returns the traffic of node i with a reply one second ago.
-func answered(i int) *nodetraffic.Traffic {
+// recentTraffic returns the traffic of node i with a reply one second ago.
+func recentTraffic(i int) *nodetraffic.Traffic {
 	return &nodetraffic.Traffic{Node: nameOf(i), IPv4: nodetraffic.Family{Flows: 1, Answered: time.Now().Add(-time.Second)}}
 }
 
@@ -64,7 +64,7 @@ func TestApplyTraffic_RepliesToPods_NodesNotProbed(t *testing.T) {
 		pass := 4 * time.Minute
 		for range passes {
 			for i := 1; i <= used; i++ {
-				r.insertTraffic(t, answered(i))
+				r.insertTraffic(t, recentTraffic(i))
 			}
 			time.Sleep(pass)
 		}
@@ -102,7 +102,7 @@ func TestApplyTraffic_NoReplies_NodesProbedImmediately(t *testing.T) {
 		r := start(t, net, number)
 		time.Sleep(r.options.interval(number))
 		net.set(addressOf(7), wrong{errSilence, errSilence})
-		row := answered(7)
+		row := recentTraffic(7)
 		row.IPv4.Unanswered, row.IPv4.Answered = 1, time.Now().Add(-time.Hour)
 		r.insertTraffic(t, row)
 		before := net.echoes(7)
@@ -116,7 +116,7 @@ func TestApplyTraffic_NoReplies_NodesProbedImmediately(t *testing.T) {
 		}
 		// Replies to pods do not end the verdict: the ports of probes do not respond. The probes continue.
 		before = net.echoes(7)
-		r.insertTraffic(t, answered(7))
+		r.insertTraffic(t, recentTraffic(7))
 		time.Sleep(r.options.base + 2*calmStep)
 		if got := r.host(7); got.State() != nodehealth.Unreachable || net.echoes(7) == before {
 			t.Errorf("with answers of pods its state is %s after %d more requests", got.State(), net.echoes(7)-before)
@@ -133,7 +133,7 @@ func TestApplyTraffic_WithoutProbes_DeterminesState(t *testing.T) {
 		}
 		r := start(t, net, 4)
 		time.Sleep(10 * time.Minute)
-		other := answered(2)
+		other := recentTraffic(2)
 		other.UID = "another machine"
 		// A new machine gets the name and the pod range of the third node. The reply arrived before that.
 		replaced := rowOf(3)
@@ -141,9 +141,9 @@ func TestApplyTraffic_WithoutProbes_DeterminesState(t *testing.T) {
 		_, _, err := r.nodes.Insert(txn, replaced)
 		txn.Commit()
 		require.NoError(t, err)
-		old := answered(3)
+		old := recentTraffic(3)
 		old.UID = replaced.UID
-		r.insertTraffic(t, answered(1), other, old)
+		r.insertTraffic(t, recentTraffic(1), other, old)
 		time.Sleep(2 * calmStep)
 		for i, want := range []nodehealth.State{nodehealth.Unknown, nodehealth.Reachable, nodehealth.Unknown, nodehealth.Unknown} {
 			if got := r.host(i).State(); got != want {
@@ -172,7 +172,7 @@ func TestApplyTraffic_ReplyAfterFailedProbe_ClearsFailure(t *testing.T) {
 		for r.host(1).ICMP.Strikes == 0 {
 			time.Sleep(100 * time.Millisecond)
 		}
-		row := answered(1)
+		row := recentTraffic(1)
 		row.IPv4.Answered = time.Now()
 		r.insertTraffic(t, row)
 		time.Sleep(2 * calmStep)

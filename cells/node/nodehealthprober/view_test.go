@@ -49,15 +49,15 @@ type cluster struct {
 	differed atomic.Int64 // number of replies with another digest than the requester's
 }
 
-// answering is the network of one agent: the other agents reply from their own views.
-type answering struct{ *cluster }
+// ownViews is the network of one agent: the other agents reply from their own views.
+type ownViews struct{ *cluster }
 
-func (a answering) Hello(ctx context.Context, to netip.AddrPort, requester string) (time.Duration, *digest, error) {
+func (a ownViews) Hello(ctx context.Context, to netip.AddrPort, requester string) (time.Duration, *digest, error) {
 	latency, _, err := a.fake.Hello(ctx, to, requester)
 	for i, r := range a.agents {
 		if addressOf(i) == to.Addr() {
 			request := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: helloPath}, Header: http.Header{requesterHeader: {url.PathEscape(requester)}}}
-			_, text, _ := strings.Cut(answerTo(request, r.view), digestHeader+": ")
+			_, text, _ := strings.Cut(responseTo(request, r.view), digestHeader+": ")
 			text, _, _ = strings.Cut(text, "\r\n")
 			theirs := parseDigest(text)
 			if own := a.named(requester).view.with(nameOf(i)); theirs != nil && own != nil && *theirs != *own {
@@ -78,7 +78,7 @@ func newCluster(t *testing.T, agents, others int) *cluster {
 	t.Helper()
 	c := &cluster{fake: newFake()}
 	for i := range agents {
-		r := newRig(t, answering{c}, 0)
+		r := newRig(t, ownViews{c}, 0)
 		r.agent.NodeName = nameOf(i)
 		r.view = newView(r.agent)
 		c.agents = append(c.agents, r)
@@ -390,7 +390,7 @@ func FuzzParseDigest(f *testing.F) {
 }
 
 // The header is in replies to agents that name their node, and only in those.
-func TestAnswerTo_HeaderOnlyForAgents(t *testing.T) {
+func TestResponseTo_HeaderOnlyForAgents(t *testing.T) {
 	t.Parallel()
 	v := viewOf(t, "one", true, "one", "two", "a b\r\n")
 	for name, test := range map[string]struct {
@@ -407,7 +407,7 @@ func TestAnswerTo_HeaderOnlyForAgents(t *testing.T) {
 		"another path":      {v, "/", []string{"two"}, nil},
 		"not all are known": {viewOf(t, "one", false, "one", "two"), helloPath, []string{"two"}, nil},
 	} {
-		answer, err := http.ReadResponse(bufio.NewReader(strings.NewReader(answerTo(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: test.path},
+		answer, err := http.ReadResponse(bufio.NewReader(strings.NewReader(responseTo(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: test.path},
 			Header: http.Header{requesterHeader: test.from}}, test.view))), nil)
 		if err != nil {
 			t.Fatal(err)

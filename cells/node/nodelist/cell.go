@@ -9,7 +9,7 @@ import (
 
 // Cell writes the table nodes.
 var Cell = cell.Module("nodes", "The nodes of the cluster",
-	cell.ProvidePrivate(newSeen), // file in the state directory; tests provide their own
+	cell.ProvidePrivate(newTrustedRanges), // file in the state directory; tests provide their own
 	implementation,
 )
 

@@ -17,7 +17,7 @@ type claims struct {
 	ranges      bart.Table[string]
 	announced   clusternodes.Names // nodes by the ranges in their CiliumNodes, whether assigned or not
 	nodesDecide bool               // a node whose Node has ranges of a family has no other ranges of that family
-	had         *seen              // with nodesDecide, the trusted former ranges
+	had         *trustedRanges     // with nodesDecide, the trusted former ranges
 }
 
 // address assigns an address to a node. It returns a refusal when another node owns the address or a range that contains it.

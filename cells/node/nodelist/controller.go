@@ -34,7 +34,7 @@ type params struct {
 	cell.In
 	DB          *statedb.DB
 	Agent       agentconfig.Agent
-	Had         *seen
+	Had         *trustedRanges
 	Table       statedb.RWTable[*nodes.Node]
 	LocalNode   statedb.Table[*localnode.LocalNode]
 	Nodes       statedb.Table[*k8s.Node]

@@ -46,7 +46,7 @@ func newRig(tb testing.TB) *rig {
 	txn := db.WriteTxn(k8sNodes)
 	complete := k8sNodes.RegisterInitializer(txn, "test")
 	txn.Commit()
-	c := newController(params{DB: db, Agent: agentconfig.Agent{NodeName: "self"}, Had: newSeen(agentconfig.Agent{StateDir: tb.TempDir()}, slog.New(slog.DiscardHandler)), Table: table, LocalNode: local, Nodes: k8sNodes, CiliumNodes: ciliumNodes, Sources: srcs})
+	c := newController(params{DB: db, Agent: agentconfig.Agent{NodeName: "self"}, Had: newTrustedRanges(agentconfig.Agent{StateDir: tb.TempDir()}, slog.New(slog.DiscardHandler)), Table: table, LocalNode: local, Nodes: k8sNodes, CiliumNodes: ciliumNodes, Sources: srcs})
 	require.NoError(tb, c.subscribe())
 	tb.Cleanup(c.close)
 	return &rig{c, k8sNodes, ciliumNodes, local, srcs, complete}
@@ -123,7 +123,7 @@ func TestController_MatchesFullResolution(t *testing.T) {
 				clear(rows)
 			}
 			count := 0
-			for _, row := range resolve(r.self, false, &seen{}, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn))) {
+			for _, row := range resolve(r.self, false, &trustedRanges{}, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn))) {
 				rows[row.Name] = row
 				if count += len(row.Refused); len(row.Refused) > 0 {
 					require.Equal(t, row, r.rejected[row.Name])
@@ -172,7 +172,7 @@ func TestController_TrustsCiliumNodesOnlyAfterNodes(t *testing.T) {
 func TestController_PreviousRangesSurviveRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	agent := func(had *seen, ranges ...string) *nodes.Node {
+	agent := func(had *trustedRanges, ranges ...string) *nodes.Node {
 		r := newRig(t)
 		r.Agent.IPAM, r.Had = agentconfig.IPAMKubernetes, had
 		for _, cidr := range ranges {

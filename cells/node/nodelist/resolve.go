@@ -39,7 +39,7 @@ type candidate struct {
 // Otherwise (--ipam=cluster-pool) it is: the local node's own state; the main addresses of Nodes, one of each family; ranges of CiliumNodes, which the cluster
 // role writes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write its Node's ranges while it has none; other
 // addresses of Nodes; addresses of CiliumNodes.
-func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node) []*nodes.Node {
+func resolve(self *localnode.LocalNode, nodesDecide bool, had *trustedRanges, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node) []*nodes.Node {
 	all := candidates(self.Name, k8sNodes, ciliumNodes)
 	c := claims{nodesDecide: nodesDecide, had: had}
 	for _, n := range all {

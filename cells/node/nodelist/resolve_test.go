@@ -116,7 +116,7 @@ func TestResolve_Ownership(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := map[string]string{}
-			for _, row := range resolve(self, true, &seen{}, test.nodes, test.cilium) {
+			for _, row := range resolve(self, true, &trustedRanges{}, test.nodes, test.cilium) {
 				got[row.Name] = formatRow(row)
 			}
 			if _, ok := got["self"]; !ok {
@@ -150,7 +150,7 @@ func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
 		"c": "kubernetes | InternalIP=192.0.2.4 | 10.0.4.0/24",
 	}
 	got := map[string]string{}
-	for _, row := range resolve(self, false, &seen{}, objects, []*cilium.Node{previous, ciliumNode("b", 9, "", "10.0.2.0/24")}) {
+	for _, row := range resolve(self, false, &trustedRanges{}, objects, []*cilium.Node{previous, ciliumNode("b", 9, "", "10.0.2.0/24")}) {
 		got[row.Name] = formatRow(row)
 	}
 	if !maps.Equal(got, want) {
@@ -169,7 +169,7 @@ func TestResolve_NodesDecideAboutRanges(t *testing.T) {
 	}
 	for decide, want := range want {
 		got := map[string]string{}
-		for _, row := range resolve(self, decide, &seen{}, objects, ciliumNodes) {
+		for _, row := range resolve(self, decide, &trustedRanges{}, objects, ciliumNodes) {
 			got[row.Name] = formatRow(row)
 		}
 		if got["a"] != want || got["b"] != "custom-resource | InternalIP=192.0.2.3 | 10.0.2.0/24" {
@@ -187,22 +187,22 @@ func TestResolve_PreviousRanges(t *testing.T) {
 		n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: nodes.CiliumInternalIP, IP: "10.0.1.1"})
 		return n
 	}
-	saw := newSeen(agentconfig.Agent{}, nil)
+	saw := newTrustedRanges(agentconfig.Agent{}, nil)
 	saw.take("a", prefixes("10.0.1.0/24"))
 	const both = "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1 | 10.0.2.0/24,10.0.1.0/24(former)"
 	for name, test := range map[string]struct {
 		decide bool
-		had    *seen
+		had    *trustedRanges
 		nodes  []*k8s.Node
 		cilium []*cilium.Node
 		want   string
 	}{
-		"its agent notes one": {false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2")}, []*cilium.Node{noting("10.0.1.0/24,10.0.2.0/24", "10.0.2.0/24")}, both},
-		"owned by another node": {false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("b", 9, "192.0.2.3")},
+		"its agent notes one": {false, &trustedRanges{}, []*k8s.Node{node("a", 1, "192.0.2.2")}, []*cilium.Node{noting("10.0.1.0/24,10.0.2.0/24", "10.0.2.0/24")}, both},
+		"owned by another node": {false, &trustedRanges{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("b", 9, "192.0.2.3")},
 			[]*cilium.Node{noting("10.0.1.0/24", "10.0.2.0/24"), ciliumNode("b", 9, "", "10.0.1.0/24")},
 			"custom-resource | InternalIP=192.0.2.2 | 10.0.2.0/24 | 10.0.1.1: lies in a range of pods of node b"},
 		"previously in its Node": {true, saw, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24,8.0.0.0/8")}, both},
-		"never in its Node": {true, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24")},
+		"never in its Node": {true, &trustedRanges{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24")},
 			"custom-resource | InternalIP=192.0.2.2 | 10.0.2.0/24 | 10.0.1.1: lies in no pod range of its node"},
 	} {
 		for _, row := range resolve(self, test.decide, test.had, test.nodes, test.cilium) {
@@ -239,7 +239,7 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 				Addresses: []cilium.NodeAddress{{Type: nodes.CiliumInternalIP, IP: fmt.Sprintf("10.0.%d.1", 1+i)}}, HealthIPv6: fmt.Sprintf("fd00:%d::2", 1+i)})
 		}
 		want := map[string]*nodes.Node{}
-		for _, row := range resolve(self, inNode, &seen{}, objects, ciliumNodes) {
+		for _, row := range resolve(self, inNode, &trustedRanges{}, objects, ciliumNodes) {
 			want[row.Name] = row
 		}
 		evil := &cilium.Node{Name: "evil", UID: "evil", Created: random.Int64N(3), PodCIDRs: some(ranges),
@@ -250,7 +250,7 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 		if health := some(claims); len(health) > 0 {
 			evil.HealthIPv4 = health[0]
 		}
-		for _, row := range resolve(self, inNode, &seen{}, append(objects, node("evil", random.Int64N(3), "192.0.2.4")), append(ciliumNodes, evil)) {
+		for _, row := range resolve(self, inNode, &trustedRanges{}, append(objects, node("evil", random.Int64N(3), "192.0.2.4")), append(ciliumNodes, evil)) {
 			if row.Name == "evil" {
 				rejected += len(row.Refused)
 				continue
@@ -274,10 +274,10 @@ func TestResolve_IndependentOfOrder(t *testing.T) {
 	t.Parallel()
 	k8sNodes := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.2", "10.0.1.0/25"), node("c", 0, "10.0.1.3")}
 	ciliumNodes := []*cilium.Node{ciliumNode("a", 1, "192.0.2.4", "10.9.0.0/16"), ciliumNode("d", 1, "192.0.2.4", "10.9.0.0/16")}
-	want := resolve(self, false, &seen{}, k8sNodes, ciliumNodes)
+	want := resolve(self, false, &trustedRanges{}, k8sNodes, ciliumNodes)
 	slices.Reverse(k8sNodes)
 	slices.Reverse(ciliumNodes)
-	if got := resolve(self, false, &seen{}, k8sNodes, ciliumNodes); !slices.EqualFunc(got, want, (*nodes.Node).Equal) {
+	if got := resolve(self, false, &trustedRanges{}, k8sNodes, ciliumNodes); !slices.EqualFunc(got, want, (*nodes.Node).Equal) {
 		t.Errorf("in another order %v, want %v", got, want)
 	}
 }
@@ -285,7 +285,7 @@ func TestResolve_IndependentOfOrder(t *testing.T) {
 // Readers that must not trust agents use only the ranges of Nodes.
 func TestResolve_CountsTheRangesOfTheNode(t *testing.T) {
 	t.Parallel()
-	rows := resolve(self, true, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24")},
+	rows := resolve(self, true, &trustedRanges{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24")},
 		[]*cilium.Node{ciliumNode("a", 1, "192.0.2.2", "10.0.1.0/24", "fd00:1::/64"), ciliumNode("b", 1, "192.0.2.3", "10.0.2.0/24")})
 	want := map[string][2]int{"self": {1, 0}, "a": {2, 1}, "b": {1, 0}}
 	for _, row := range rows {
@@ -305,7 +305,7 @@ func TestResolve_EncryptionKey_ComesFromTheCiliumNode(t *testing.T) {
 		objects = append(objects, n)
 	}
 	got := map[string]uint8{}
-	for _, row := range resolve(self, false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("d", 1, "192.0.2.3")}, objects) {
+	for _, row := range resolve(self, false, &trustedRanges{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("d", 1, "192.0.2.3")}, objects) {
 		got[row.Name] = row.EncryptionKey
 	}
 	if want := map[string]uint8{"self": 1, "a": 3, "b": 255, "c": 0, "d": 0}; !maps.Equal(got, want) {
@@ -319,7 +319,7 @@ func TestResolve_ManyClaimsAreBounded(t *testing.T) {
 	for i := range 10_000 {
 		greedy.PodCIDRs = append(greedy.PodCIDRs, fmt.Sprintf("10.%d.%d.0/24", 100+i/256, i%256))
 	}
-	for _, row := range resolve(self, false, &seen{}, nil, []*cilium.Node{greedy}) {
+	for _, row := range resolve(self, false, &trustedRanges{}, nil, []*cilium.Node{greedy}) {
 		if row.Name == "greedy" && (len(row.CIDRs) != maxClaims || len(row.Refused) != 1) {
 			t.Errorf("%d ranges, refused %v", len(row.CIDRs), row.Refused)
 		}
@@ -335,6 +335,6 @@ func BenchmarkResolve5000(b *testing.B) {
 		ciliumNodes = append(ciliumNodes, ciliumNode(name, int64(i), addr, cidr))
 	}
 	for b.Loop() {
-		resolve(self, false, &seen{}, nodes, ciliumNodes)
+		resolve(self, false, &trustedRanges{}, nodes, ciliumNodes)
 	}
 }

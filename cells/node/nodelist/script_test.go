@@ -20,7 +20,7 @@ func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
 		state := agentconfig.Agent{StateDir: t.TempDir()}
 		return []cell.Cell{agentconfig.Cell, cell.Module("nodes", "Under test", implementation, cell.ProvidePrivate(
-			func(log *slog.Logger) *seen { return newSeen(state, log) })), cell.Provide(
+			func(log *slog.Logger) *trustedRanges { return newTrustedRanges(state, log) })), cell.Provide(
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 			cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 			localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,

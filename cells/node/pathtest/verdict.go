@@ -60,7 +60,7 @@ func (v *visit) findings(a agentconfig.Agent, heard time.Time) map[pathtests.Kin
 	}
 	found := map[pathtests.Kind]finding{pathtests.Echo: passed(), pathtests.Size: v.sizes(a.TunnelOverhead())}
 	if v.results.fetched {
-		found[pathtests.Checksum], found[pathtests.Aggregate] = v.answers(a.TunnelPort)
+		found[pathtests.Checksum], found[pathtests.Aggregate] = v.tcpFindings(a.TunnelPort)
 	}
 	return found
 }
@@ -118,8 +118,8 @@ func (v *visit) sizes(overhead int) finding {
 	return f.withRemedy(fmt.Sprintf("raise the MTU of the network between the nodes by %d, or set --mtu=%d on all nodes", v.size-r.fits, r.fits+overhead))
 }
 
-// answers evaluates the reply by TCP: its checksums, and the aggregation of many segments.
-func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
+// tcpFindings evaluates the reply by TCP: its checksums, and the aggregation of many segments.
+func (v *visit) tcpFindings(tunnelPort uint16) (sum, aggregate finding) {
 	r, name := v.results, v.target.shown()
 	switch {
 	case errors.Is(r.fetch.err, syscall.ECONNREFUSED):
@@ -127,7 +127,7 @@ func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 		return why, why
 	case r.fetch.err == nil && r.got < r.wanted: // the server does not support the request
 		return passed(), unknown("the agent of the node sends no long responses")
-	case r.fetch.err == nil && r.wanted < longAnswer:
+	case r.fetch.err == nil && r.wanted < longReply:
 		return passed(), unknown("not tested, because large packets are lost")
 	case r.fetch.err == nil && !(r.slow() && v.peer.host.IsValid() && r.outside.err == nil && r.outside.rtt < r.fetch.rtt/4):
 		return passed(), passed() // if the reply is also slow outside the tunnel, the tunnel is not the cause
@@ -138,7 +138,7 @@ func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 		// A firewall for the port and a corrupt checksum cannot be distinguished.
 		why := unknown("TCP to the agent of the node fails outside the tunnel as well")
 		return why, why
-	case r.got < shortAnswer:
+	case r.got < shortReply:
 		return v.checksumFinding(), unknown("not tested, because checksums are corrupted")
 	}
 	return passed(), failed(pathtests.Aggregates).withDetail(fmt.Sprintf("only single TCP segments from node %s arrive, aggregates that a device builds from them are lost", name)).

@@ -25,9 +25,9 @@ const (
 
 	// leastSize is the smallest tested size in bytes: IPv6 requires it of every link (RFC 8200).
 	leastSize = 1280
-	// shortAnswer fits into one segment, in bytes. longAnswer needs many segments, which devices may aggregate.
-	shortAnswer = 1200
-	longAnswer  = 16 << 10
+	// shortReply fits into one segment, in bytes. longReply needs many segments, which devices may aggregate.
+	shortReply = 1200
+	longReply  = 16 << 10
 	// controlSize is the size in bytes of an ICMP packet as large as a segment with a short reply.
 	controlSize = 1280
 )
@@ -110,9 +110,9 @@ func (v *visit) do(ctx context.Context, k kernel) {
 	if !v.tcp {
 		return
 	}
-	r.fetched, r.wanted = true, longAnswer
+	r.fetched, r.wanted = true, longReply
 	if r.sized.err != nil {
-		r.wanted = shortAnswer // larger replies have segments of the lost size
+		r.wanted = shortReply // larger replies have segments of the lost size
 	}
 	if r.got, r.fetch = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted, byUnderlay); r.fetch.err == nil && !r.slow() {
 		return

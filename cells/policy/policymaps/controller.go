@@ -57,12 +57,6 @@ type controller struct {
 	repaired     chan struct{} // closes when the verify job has repaired classes. Guarded by mu.
 }
 
-// marks has the rows that the verify job has marked pending.
-type marks struct {
-	policies, ranges     map[statedb.Revision]bool // revisions of the rows that were marked when this round began
-	policiesTo, rangesTo statedb.Revision          // revisions of the tables up to which rows were checked for marks
-}
-
 // lastRound is what the last round has left: see [controller.wait].
 type lastRound struct {
 	steady  bool // it was complete and had no error, so the next one may evaluate only changed endpoints
@@ -133,11 +127,9 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	began := time.Now()
 	_, c.last.factsChanged = c.Facts.AllWatch(txn)
 	c.watchInitialized(txn, changed)
-	_, marked := c.Compiled.AllWatch(txn) // by the verify job
-	_, markedCIDRs := c.Named.AllWatch(txn)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.takeMarks(txn)
+	c.takeMarks(txn, changed)
 	c.previous.settle(c.in.synced(txn, began))
 	c.store.frozen = !c.previous.settled
 	c.in.services.paced = c.previous.settled
@@ -174,7 +166,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	c.last.settled = c.last.steady && (want.idle || want.done)
 	c.last.late = want.late
 
-	changed.Add(c.last.factsChanged, marked, markedCIDRs, c.repaired)
+	changed.Add(c.last.factsChanged, c.repaired)
 	return c.again(want, began)
 }
 
@@ -383,6 +375,7 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 			return ctx.Err() == nil
 		case closed[0] == c.last.factsChanged && c.futile(again):
 			changed.Add(c.last.factsChanged)
+		case c.passOverOwnRows(closed[0], changed):
 		case !c.in.passOver(closed[0], changed):
 			return ctx.Err() == nil
 		}

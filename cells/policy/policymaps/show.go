@@ -12,28 +12,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
-// takeMarks reads the rows that the verify job has marked pending, so that their entries are written again. It reads only rows that were written since the
-// last round began.
-func (c *controller) takeMarks(txn statedb.ReadTxn) {
-	c.marks.policies = map[statedb.Revision]bool{}
-	for row, revision := range c.Compiled.LowerBound(txn, statedb.ByRevision[*policyentries.Policy](c.marks.policiesTo+1)) {
-		if h := c.store.byID[row.ID]; h != nil && row.Status.Kind == reconciler.StatusKindPending {
-			h.broken, c.marks.policies[revision] = true, true
-		}
-	}
-	c.marks.ranges = map[statedb.Revision]bool{}
-	for row, revision := range c.Named.LowerBound(txn, statedb.ByRevision[*namedcidrs.CIDR](c.marks.rangesTo+1)) {
-		if row.Status.Kind != reconciler.StatusKindPending {
-			continue
-		}
-		c.marks.ranges[revision], c.cidrs.moved = true, true
-		if c.cidrs.written[row.Prefix] == row.Identity {
-			c.cidrs.written[row.Prefix] = 0
-		}
-	}
-	c.marks.policiesTo, c.marks.rangesTo = c.Compiled.Revision(txn), c.Named.Revision(txn)
-}
-
 // show writes the state of the cell to the tables policies, policy-entries, policy-classes and named-cidrs.
 func (c *controller) show(w *wanted) {
 	for _, ref := range c.in.resolver.SubjectsChanged() {

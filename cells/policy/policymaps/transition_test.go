@@ -189,7 +189,7 @@ func rowsOf(a *agent) (all []*endpoints.Endpoint) {
 
 // between calls change. After each single write, when a packet may arrive, the kernel must allow all connections that it allows both before and after the
 // change, and deny all connections that it denies both times.
-func (c cluster) between(t *testing.T, k *watchedKernel, seen *seen, change func(), parts ...part) {
+func (c cluster) between(t *testing.T, k *watchedKernel, seen *checkCounts, change func(), parts ...part) {
 	t.Helper()
 	was := c.flows(k, parts...)
 	var moments []flowsOf
@@ -223,10 +223,10 @@ func (c cluster) between(t *testing.T, k *watchedKernel, seen *seen, change func
 	}
 }
 
-// seen counts the checks of a test: writes, and connections by whether both states allow or deny them.
-type seen struct{ writes, allowed, denied, changed int }
+// checkCounts counts the checks of a test: writes, and connections by whether both states allow or deny them.
+type checkCounts struct{ writes, allowed, denied, changed int }
 
-func (s *seen) enough(t *testing.T) {
+func (s *checkCounts) enough(t *testing.T) {
 	t.Helper()
 	t.Logf("%d writes; both states allow %d connections and deny %d, and differ about %d", s.writes, s.allowed, s.denied, s.changed)
 	if s.writes < 1000 || min(s.allowed, s.denied, s.changed) < 500 {
@@ -262,7 +262,7 @@ func rounds(t *testing.T, run func(t *testing.T, r *rand.Rand, state cluster, k 
 // of all endpoints are one write.
 func TestTransition_ChangesWhileAgentIsDown(t *testing.T) {
 	t.Parallel()
-	var s seen
+	var s checkCounts
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
 		_, stop := start(state)
 		for range 3 {
@@ -278,7 +278,7 @@ func TestTransition_ChangesWhileAgentIsDown(t *testing.T) {
 // of two endpoints do not change at the same moment, because their objects in Kubernetes do not either.
 func TestTransition_ChangedPolicies(t *testing.T) {
 	t.Parallel()
-	var s seen
+	var s checkCounts
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
 		state.denies = randomDenies(r, 2)
 		a, _ := start(state)
@@ -308,7 +308,7 @@ func TestTransition_ChangedPolicies(t *testing.T) {
 // one. No policy of an endpoint has an intermediate state.
 func TestTransition_ChangedNamespaces(t *testing.T) {
 	t.Parallel()
-	var s seen
+	var s checkCounts
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
 		state.denies = randomDenies(r, 12)
 		a, _ := start(state)

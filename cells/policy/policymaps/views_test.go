@@ -121,8 +121,8 @@ func (w *bench) someChange(tb testing.TB, random *rand.Rand) {
 	}
 }
 
-// seenFromScratch evaluates all endpoints at a snapshot.
-func (w *bench) seenFromScratch(txn statedb.ReadTxn) *views {
+// viewsFromScratch evaluates all endpoints at a snapshot.
+func (w *bench) viewsFromScratch(txn statedb.ReadTxn) *views {
 	all := newViews()
 	for id := range w.in.subjects {
 		all.put(id, w.view(txn, id))
@@ -210,7 +210,7 @@ func compareRounds(t *testing.T, random *rand.Rand) {
 					if settled && w.last.settled {
 						idle++
 					}
-					require.Equal(t, w.seenFromScratch(txn), w.views, "after change %d", n)
+					require.Equal(t, w.viewsFromScratch(txn), w.views, "after change %d", n)
 				}
 				if settle {
 					for id := range uint16(7) {

@@ -2,10 +2,12 @@ package policymaps
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
@@ -16,6 +18,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -266,5 +270,43 @@ func TestWakeUp_NothingToWaitFor(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Equal(t, last.Add(time.Minute), c.lastWhole)
+	})
+}
+
+// TestWakeUp_MarkedRow: a row that the verify job marks begins one round at once, which writes its entries again. The rows that this round writes begin no other.
+func TestWakeUp_MarkedRow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 4, 1)
+		put(t, w.DB, rw(w.KubernetesPolicies), addresses("ns-0", "ranges", "app-0", 1, 1))
+		rounds, _ := w.start(t)
+		w.takeOver(t, 1, 2, 3, 4)
+		time.Sleep(time.Second)
+		synctest.Wait()
+
+		before, fake := rounds.completed.Load(), w.Entries.(fakeEntries)
+		policy := statedb.Collect(w.Compiled.All(w.DB.ReadTxn()))[0]
+		entry := slices.Collect(policy.Compiled.Entries())[0]
+		require.NoError(t, fake.Delete(policy.ID, entry.Key))
+		put(t, w.DB, w.Compiled, policy.Clone().WithStatus(reconciler.StatusPending()))
+		synctest.Wait()
+		_, written, _ := fake.Get(policy.ID, entry.Key)
+		require.True(t, written)
+		policy, _, _ = w.Compiled.Get(w.DB.ReadTxn(), policyentries.ByID(policy.ID))
+		require.Equal(t, reconciler.StatusKindDone, policy.Status.Kind)
+		require.EqualValues(t, 1, rounds.completed.Load()-before)
+
+		w.takeOver(t, 1, 2, 3, 4) // the rows have another revision
+		time.Sleep(time.Second)
+		synctest.Wait()
+		before = rounds.completed.Load()
+		byPrefix := namedcidrs.ByPrefix(netip.MustParsePrefix("50.1.0.0/32"))
+		named, _, found := w.Named.Get(w.DB.ReadTxn(), byPrefix)
+		require.True(t, found)
+		put(t, w.DB, w.Named, named.Clone().WithStatus(reconciler.StatusPending()))
+		synctest.Wait()
+		named, _, _ = w.Named.Get(w.DB.ReadTxn(), byPrefix)
+		require.Equal(t, reconciler.StatusKindDone, named.Status.Kind)
+		require.EqualValues(t, 1, rounds.completed.Load()-before)
 	})
 }

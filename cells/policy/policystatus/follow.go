@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
 // follower makes statements about the objects of one resource while this replica leads.
@@ -32,7 +32,7 @@ var kinds = map[string]policy.Kind{
 
 // run follows the objects whenever this replica leads, and deletes the rows after each loss of the lead.
 func (f *follower) run(ctx context.Context, health cell.Health) error {
-	err := leadership.Lead(ctx, f.DB, f.Leadership,
+	err := leaderwork.Run(ctx, f.DB, f.Leadership,
 		func(leading context.Context) error { return f.lead(leading, health) },
 		func() error {
 			health.OK("another replica leads")

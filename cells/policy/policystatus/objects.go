@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 )
 
 // equaler is a row that can be compared.
@@ -44,10 +44,10 @@ func (f *objectFollower[R]) run(ctx context.Context, health cell.Health) error {
 			health.OK(fmt.Sprintf("%d objects", len(rows)))
 			return f.replace(rows)
 		}}
-	if leadership.Check(f.DB, f.Leadership) != nil { // the lead was lost between two attempts
+	if leaderwork.Check(f.DB, f.Leadership) != nil { // the lead was lost between two attempts
 		f.forget()
 	}
-	err := leadership.Lead(ctx, f.DB, f.Leadership, objects.Run, func() error {
+	err := leaderwork.Run(ctx, f.DB, f.Leadership, objects.Run, func() error {
 		f.forget()
 		return nil
 	})

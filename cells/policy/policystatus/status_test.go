@@ -27,6 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
@@ -276,10 +277,10 @@ func TestStatus_LeaderOnly(t *testing.T) {
 		}
 		return 0, ""
 	})
-	if err := w.Update(t.Context(), nil, 0, one); !errors.Is(err, leadership.ErrNotLeading) {
+	if err := w.Update(t.Context(), nil, 0, one); !errors.Is(err, leaderwork.ErrNotLeading) {
 		t.Errorf("a condition: %v", err)
 	}
-	if err := w.emit(t.Context(), one); !errors.Is(err, leadership.ErrNotLeading) {
+	if err := w.emit(t.Context(), one); !errors.Is(err, leaderwork.ErrNotLeading) {
 		t.Errorf("an Event: %v", err)
 	}
 	if n := count(s, "patch", patched) + count(s, "create", events); n != 0 {

@@ -17,8 +17,8 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
 // EventReason is the reason of all Events of this cell.
@@ -94,7 +94,7 @@ func (w *writer) setCondition(ctx context.Context, s *statement) error {
 	if err != nil {
 		return err
 	}
-	if err := leadership.Check(w.DB, w.Leadership); err != nil {
+	if err := leaderwork.Check(w.DB, w.Leadership); err != nil {
 		return err
 	}
 	err = w.Client.Patch(ctx, resourceOf(s.Ref), s.Ref.Namespace, s.Ref.Name, types.MergePatchType, patch, nil, "status")
@@ -137,7 +137,7 @@ func (s *statement) among(conditions []ciliumv2.PolicyCondition, now time.Time) 
 
 // emit creates an Event with the message of the statement.
 func (w *writer) emit(ctx context.Context, s *statement) error {
-	if err := leadership.Check(w.DB, w.Leadership); err != nil {
+	if err := leaderwork.Check(w.DB, w.Leadership); err != nil {
 		return err
 	}
 	return w.Client.Emit(ctx, s.event(time.Now()))

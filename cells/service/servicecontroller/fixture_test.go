@@ -46,8 +46,8 @@ type bench struct {
 // commits calls functions after each commit of the cell.
 type commits struct {
 	statedb.NopMetrics
-	seen func()
-	took func(time.Duration) // called with the time for which the tables were locked
+	onCommit func()
+	took     func(time.Duration) // called with the time for which the tables were locked
 }
 
 // WriteTxnDuration implements statedb.Metrics. Readers see the commit when it is called.
@@ -55,8 +55,8 @@ func (c *commits) WriteTxnDuration(_ string, tables []string, took time.Duration
 	if !slices.Contains(tables, "frontends") {
 		return
 	}
-	if c.seen != nil {
-		c.seen()
+	if c.onCommit != nil {
+		c.onCommit()
 	}
 	if c.took != nil {
 		c.took(took)
@@ -244,9 +244,9 @@ func (b *bench) counted() (done tally, rows written) {
 		return [3]int{int(b.c.Services.Revision(txn)), int(b.c.Frontends.Revision(txn)), int(b.c.Backends.Revision(txn))}
 	}
 	before := revisions()
-	b.commits.seen = func() { rows.commits++ }
+	b.commits.onCommit = func() { rows.commits++ }
 	done = b.step()
-	b.commits.seen = nil
+	b.commits.onCommit = nil
 	after := revisions()
 	rows.services, rows.frontends, rows.backends = after[0]-before[0], after[1]-before[1], after[2]-before[2]
 	return done, rows

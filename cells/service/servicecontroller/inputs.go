@@ -32,13 +32,13 @@ type inputs struct {
 	wanted    map[string]*serviceannotations.Wanted
 	nodes     *clusternodes.Follower
 	resolved  bool // each node that was known at the start has its addresses and ranges
-	seen      seen
+	revision  worldRevision
 	endpoints *changefeed.Feed[*endpoints.Endpoint]
 	residents residents
 }
 
-// seen identifies the inputs of the current world.
-type seen struct {
+// worldRevision identifies the inputs of the current world.
+type worldRevision struct {
 	self       *k8s.Node // nil without a row of this node
 	addresses  statedb.Revision
 	apiServers [3]statedb.Revision
@@ -204,11 +204,11 @@ func (in *inputs) world(txn statedb.ReadTxn, changed *statedb.WatchSet, old *wor
 	changed.Add(more)
 	self, _, more, _ := in.Nodes.GetWatch(txn, k8s.NodeByName(in.Rules.agent.NodeName))
 	changed.Add(more)
-	now := seen{self, in.NodeAddresses.Revision(txn), in.apiServerRevision(txn, changed)}
-	if old != nil && now == in.seen {
+	now := worldRevision{self, in.NodeAddresses.Revision(txn), in.apiServerRevision(txn, changed)}
+	if old != nil && now == in.revision {
 		return old
 	}
-	in.seen = now
+	in.revision = now
 	w := &world{rules: &in.Rules, nodes: in.nodes.Index, apiServers: in.apiServersOf(txn)}
 	if self != nil {
 		w.zone, w.labels = self.Labels["topology.kubernetes.io/zone"], self.Labels

@@ -25,7 +25,7 @@ func TestRun_LongPass_IsNoStall(t *testing.T) {
 	}
 	b.c.portion = 1
 	pass := celltest.NewLongPass(b.db)
-	b.commits.seen = pass.Piece
+	b.commits.onCommit = pass.Piece
 	require.Greater(t, pass.Run(t, b.c.run), 90*time.Second)
 }
 

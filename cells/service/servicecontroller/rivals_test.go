@@ -28,9 +28,9 @@ func (b *bench) owned() map[loadbalancer.Address]string {
 func (b *bench) firstPass() (sizes []int) {
 	b.t.Helper()
 	var all []map[loadbalancer.Address]string
-	b.commits.seen = func() { all = append(all, b.owned()) }
+	b.commits.onCommit = func() { all = append(all, b.owned()) }
 	b.step()
-	b.commits.seen = nil
+	b.commits.onCommit = nil
 	final := b.owned()
 	for i, one := range all {
 		sizes = append(sizes, len(one))
@@ -49,9 +49,9 @@ func (b *bench) stepWithoutGaps() int {
 	b.t.Helper()
 	before := b.owned()
 	var all []map[loadbalancer.Address]string
-	b.commits.seen = func() { all = append(all, b.owned()) }
+	b.commits.onCommit = func() { all = append(all, b.owned()) }
 	b.step()
-	b.commits.seen = nil
+	b.commits.onCommit = nil
 	final := b.owned()
 	for i, one := range all {
 		for _, a := range slices.SortedFunc(maps.Keys(one), loadbalancer.Address.Compare) {
@@ -192,10 +192,10 @@ func TestFirstPass_LastCommitCompletesInitializer(t *testing.T) {
 			t.Errorf("%s: before the first pass: the first rows are in", state)
 		}
 		var got []bool
-		b.commits.seen = func() { got = append(got, waits()) }
+		b.commits.onCommit = func() { got = append(got, waits()) }
 		b.state(state)
 		b.step()
-		b.commits.seen = nil
+		b.commits.onCommit = nil
 		if !slices.Equal(got, []bool{true, true, false}) {
 			t.Errorf("%s: after each commit it waits: %v", state, got)
 		}

@@ -47,7 +47,7 @@ type listenerParams struct {
 
 func newListeners(p listenerParams) *listeners {
 	l := &listeners{open: map[uint16]net.Listener{}}
-	l.server = newServer(answers{p.DB, p.Ports, p.Services, p.Rules}, p.Log)
+	l.server = newServer(responder{p.DB, p.Ports, p.Services, p.Rules}, p.Log)
 	p.Lifecycle.Append(cell.Hook{OnStop: func(cell.HookContext) error { l.stop(); return nil }})
 	return l
 }

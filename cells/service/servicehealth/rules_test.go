@@ -21,9 +21,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// TestAnswers_StaleRules: a Service with local backends is unhealthy once the datapath has applied no revision of a frontend for external clients for more
+// TestResponder_StaleRules: a Service with local backends is unhealthy once the datapath has applied no revision of a frontend for external clients for more
 // than a minute, independently of changes and failures of the row, and healthy again when the datapath applies it, even if the row lacks a part.
-func TestAnswers_StaleRules(t *testing.T) {
+func TestResponder_StaleRules(t *testing.T) {
 	t.Parallel()
 	at := func(text string) loadbalancer.Address {
 		a, err := loadbalancer.ParseAddress(text)
@@ -102,7 +102,7 @@ func TestAnswers_StaleRules(t *testing.T) {
 				request := httptest.NewRequestWithContext(context.WithValue(ctx, http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 30000}),
 					http.MethodGet, "/whatever", nil)
 				w := httptest.NewRecorder()
-				answers{db, ports, svcs, r}.ServeHTTP(w, request)
+				responder{db, ports, svcs, r}.ServeHTTP(w, request)
 				healthy := fmt.Sprintf(`"localEndpoints":2,"serviceProxyHealthy":%t}`, c.code == http.StatusOK)
 				if w.Code != c.code || !strings.Contains(w.Body.String(), healthy) || w.Header().Get("X-Load-Balancing-Endpoint-Weight") != "2" {
 					t.Errorf("got %d %s, weight %s, want %d %s, weight 2", w.Code, w.Body, w.Header().Get("X-Load-Balancing-Endpoint-Weight"), c.code, healthy)

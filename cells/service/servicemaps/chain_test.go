@@ -287,12 +287,12 @@ func (c *chain) slice(service string) *k8s.EndpointSlice {
 	return s
 }
 
-// answers are the backends that take new connections of external and of internal clients.
-type answers struct{ outside, inside []loadbalancer.Address }
+// backendsByOrigin are the backends that take new connections of external and of internal clients.
+type backendsByOrigin struct{ outside, inside []loadbalancer.Address }
 
 // plain computes the expected backends from the objects in a simple way.
-func (c *chain) plain() map[loadbalancer.Address]answers {
-	all := map[loadbalancer.Address]answers{}
+func (c *chain) plain() map[loadbalancer.Address]backendsByOrigin {
+	all := map[loadbalancer.Address]backendsByOrigin{}
 	for _, s := range c.services {
 		for _, p := range s.Ports {
 			protocol := loadbalancer.Protocol(map[string]uint8{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP}[p.Protocol])
@@ -303,7 +303,7 @@ func (c *chain) plain() map[loadbalancer.Address]answers {
 				cluster, local := c.takers(s, p, protocol, is4)
 				add := func(addr netip.Addr, port uint16, outside, inside []loadbalancer.Address) {
 					if addr.Is4() == is4 {
-						all[loadbalancer.Address{Addr: addr, Port: port, Protocol: protocol}] = answers{outside, inside}
+						all[loadbalancer.Address{Addr: addr, Port: port, Protocol: protocol}] = backendsByOrigin{outside, inside}
 					}
 				}
 				choose := func(isLocal bool) []loadbalancer.Address {
@@ -371,7 +371,7 @@ func (c *chain) takers(s *k8s.Service, p k8s.ServicePort, protocol loadbalancer.
 }
 
 // dumped returns the contents of the maps in the form of plain.
-func (c *chain) dumped() (map[loadbalancer.Address]answers, error) {
+func (c *chain) dumped() (map[loadbalancer.Address]backendsByOrigin, error) {
 	fronts, backs, err := servicemap.New(c.maps).Dump()
 	if err != nil {
 		return nil, err
@@ -383,7 +383,7 @@ func (c *chain) dumped() (map[loadbalancer.Address]answers, error) {
 		}
 		byID[b.ID] = b.Address
 	}
-	all := map[loadbalancer.Address]answers{}
+	all := map[loadbalancer.Address]backendsByOrigin{}
 	for _, f := range fronts { // the external entry is first
 		var list []loadbalancer.Address
 		for _, id := range f.Backends {
@@ -395,9 +395,9 @@ func (c *chain) dumped() (map[loadbalancer.Address]answers, error) {
 		}
 		slices.SortFunc(list, loadbalancer.Address.Compare)
 		if f.Scope == bpf.ScopeInternal {
-			all[f.Address] = answers{all[f.Address].outside, list}
+			all[f.Address] = backendsByOrigin{all[f.Address].outside, list}
 		} else {
-			all[f.Address] = answers{list, list}
+			all[f.Address] = backendsByOrigin{list, list}
 		}
 	}
 	return all, nil

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 )
 
 // EventReason is the reason of all Events of this cell.
@@ -46,7 +46,7 @@ func newEmitter(p params) *emitter { return &emitter{params: p, last: map[string
 func (e *emitter) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision, s *statement) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := leadership.Check(e.DB, e.Leadership); err != nil {
+	if err := leaderwork.Check(e.DB, e.Leadership); err != nil {
 		return err
 	}
 	now := time.Now()

@@ -14,17 +14,17 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
 // follower makes statements about Services while this replica leads.
 type follower struct{ params }
 
 func (f *follower) run(ctx context.Context, health cell.Health) error {
-	err := leadership.Lead(ctx, f.DB, f.Leadership,
+	err := leaderwork.Run(ctx, f.DB, f.Leadership,
 		func(leading context.Context) error { return f.lead(leading, health) },
 		func() error {
 			health.OK("another replica leads")

@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/leaderwork"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
@@ -81,7 +82,7 @@ func TestEmitter(t *testing.T) {
 	emitter, lead := newTestEmitter(t, s)
 	lead(time.Time{})
 	one := &statement{Namespace: "shop", Name: "web", UID: "u", Message: strings.Repeat("\x1b[2J", 1000)}
-	if err := emitter.Update(t.Context(), nil, 0, one); !errors.Is(err, leadership.ErrNotLeading) || len(s.List(kubeapi.Events)) != 0 {
+	if err := emitter.Update(t.Context(), nil, 0, one); !errors.Is(err, leaderwork.ErrNotLeading) || len(s.List(kubeapi.Events)) != 0 {
 		t.Errorf("without the lease: %v", err)
 	}
 	lead(time.Now().Add(time.Hour))

@@ -27,10 +27,10 @@ func describe(o socketlboptions.Options) string {
 		return "services at the socket: no\n"
 	}
 	return fmt.Sprintf("services at the socket: yes\ncontrol group: %s\nsockets of pods: %s\nports of services may be bound: %s\n",
-		cmp.Or(o.Cgroup, "/"), answer(!o.HostOnly), answer(!o.BindProtection))
+		cmp.Or(o.Cgroup, "/"), yesNo(!o.HostOnly), yesNo(!o.BindProtection))
 }
 
-func answer(yes bool) string {
+func yesNo(yes bool) string {
 	if yes {
 		return "yes"
 	}

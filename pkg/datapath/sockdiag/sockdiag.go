@@ -18,10 +18,10 @@ const (
 	sockDiagByFamily = 20
 	sockDestroy      = 21
 
-	idSize     = 48 // struct inet_diag_sockid
-	cookieAt   = 40 // inside inet_diag_sockid
-	answerSize = 72 // struct inet_diag_msg
-	idAt       = 4  // in struct inet_diag_msg
+	idSize      = 48 // struct inet_diag_sockid
+	cookieAt    = 40 // inside inet_diag_sockid
+	messageSize = 72 // struct inet_diag_msg
+	idAt        = 4  // in struct inet_diag_msg
 )
 
 // TCP states in which a socket can still send to its peer (tcp_states.h); a connected UDP socket is established.
@@ -153,8 +153,8 @@ func question(family, protocol uint8, states uint32, id [idSize]byte) head {
 
 // read parses a struct inet_diag_msg.
 func read(protocol uint8, message []byte) (s Socket, err error) {
-	if len(message) < answerSize {
-		return s, fmt.Errorf("read a socket: %d bytes, want at least %d", len(message), answerSize)
+	if len(message) < messageSize {
+		return s, fmt.Errorf("read a socket: %d bytes, want at least %d", len(message), messageSize)
 	}
 	s = Socket{Protocol: protocol, family: message[0], id: [idSize]byte(message[idAt:])}
 	addr := func(at int) netip.Addr {

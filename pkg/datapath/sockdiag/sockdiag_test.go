@@ -180,9 +180,9 @@ func TestPrivilegedEach_AProtocolWithoutDiagnosis(t *testing.T) {
 
 // Parsing any response returns a socket or an error.
 func FuzzRead(f *testing.F) {
-	f.Add(make([]byte, answerSize))
+	f.Add(make([]byte, messageSize))
 	f.Fuzz(func(t *testing.T, message []byte) {
-		if _, err := read(unix.IPPROTO_TCP, message); err == nil && len(message) < answerSize {
+		if _, err := read(unix.IPPROTO_TCP, message); err == nil && len(message) < messageSize {
 			t.Errorf("%x is a socket", message)
 		}
 	})

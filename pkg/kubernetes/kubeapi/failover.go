@@ -99,11 +99,11 @@ func (f failover) evaluate(request *http.Request, i int, response *http.Response
 		_ = response.Body.Close()
 		return nil, errTLSRequired
 	case code == http.StatusUnauthorized:
-		f.answered(i, "401 Unauthorized: "+credentialsRemedy)
+		f.responded(i, "401 Unauthorized: "+credentialsRemedy)
 	case code >= http.StatusInternalServerError:
 		f.suspect()
 	case request.URL.Path != readyPath:
-		f.answered(i, "")
+		f.responded(i, "")
 	}
 	return response, nil
 }

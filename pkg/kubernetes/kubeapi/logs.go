@@ -25,17 +25,17 @@ const (
 // quieter is a handler that lowers levels.
 type quieter struct {
 	slog.Handler
-	of   string // attributes of this logger, which distinguish messages
-	seen *seen
+	of     string // attributes of this logger, which distinguish messages
+	recent *recentMessages
 }
 
-type seen struct {
+type recentMessages struct {
 	mu   sync.Mutex
 	last map[string]time.Time // by message and attributes
 }
 
 func newQuieter(next slog.Handler) quieter {
-	return quieter{Handler: next, seen: &seen{last: map[string]time.Time{}}}
+	return quieter{Handler: next, recent: &recentMessages{last: map[string]time.Time{}}}
 }
 
 // Enabled implements slog.Handler.
@@ -46,7 +46,7 @@ func (q quieter) Enabled(ctx context.Context, level slog.Level) bool {
 // Handle implements slog.Handler.
 func (q quieter) Handle(ctx context.Context, r slog.Record) error {
 	level := slog.LevelDebug
-	if r.Level >= slog.LevelWarn && q.seen.first(q.key(r), r.Time) {
+	if r.Level >= slog.LevelWarn && q.recent.first(q.key(r), r.Time) {
 		level = slog.LevelWarn
 	}
 	if !q.Handler.Enabled(ctx, level) {
@@ -71,16 +71,16 @@ func (q quieter) key(r slog.Record) string {
 
 // WithAttrs implements slog.Handler.
 func (q quieter) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return quieter{q.Handler.WithAttrs(attrs), q.of + fmt.Sprint(attrs), q.seen}
+	return quieter{q.Handler.WithAttrs(attrs), q.of + fmt.Sprint(attrs), q.recent}
 }
 
 // WithGroup implements slog.Handler.
 func (q quieter) WithGroup(name string) slog.Handler {
-	return quieter{q.Handler.WithGroup(name), q.of + name + ".", q.seen}
+	return quieter{q.Handler.WithGroup(name), q.of + name + ".", q.recent}
 }
 
 // first reports whether a message was not seen recently.
-func (s *seen) first(key string, now time.Time) bool {
+func (s *recentMessages) first(key string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if last, found := s.last[key]; found && now.Sub(last) < repeatAfter {

@@ -38,7 +38,7 @@ func TestQuieter(t *testing.T) {
 	for i := range 3 * mostMessages {
 		emit(handler, 0, slog.LevelWarn, fmt.Sprint(i), "")
 	}
-	if n := len(handler.seen.last); n > mostMessages {
+	if n := len(handler.recent.last); n > mostMessages {
 		t.Errorf("%d messages are remembered", n)
 	}
 }

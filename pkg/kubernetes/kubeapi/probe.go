@@ -73,7 +73,7 @@ func (c *Client) probe(ctx context.Context) {
 	case code >= http.StatusInternalServerError:
 		c.servers.failed(i, apiservers.Yes, fmt.Sprintf("not ready: %s%s", response.Status, failedChecks(string(body))))
 	case code != http.StatusUnauthorized: // 401 is recorded already
-		c.servers.answered(i, "")
+		c.servers.responded(i, "")
 	}
 }
 

@@ -56,8 +56,8 @@ func (s *servers) healthy() bool {
 	return s.rows[s.active].Well()
 }
 
-// answered records an answer. reason says why the answer is unusable; it is empty if it is usable.
-func (s *servers) answered(i int, reason string) {
+// responded records an answer. reason says why the answer is unusable; it is empty if it is usable.
+func (s *servers) responded(i int, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.record(i, apiservers.Yes, reason)

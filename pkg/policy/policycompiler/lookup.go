@@ -14,8 +14,8 @@ type Peer struct {
 	Outside  bool     `json:"outside,omitempty"` // entries of the kind [CIDROutside] apply to it
 }
 
-// Answer is the verdict of the datapath for a new connection.
-type Answer struct {
+// Result is the verdict of the datapath for a new connection.
+type Result struct {
 	Allowed bool   `json:"allowed"`
 	Entry   *Entry `json:"entry,omitempty"` // the entry that decided; nil when none did
 	// Localhost is set if the peer is the local host, which is allowed to connect to its endpoints.
@@ -24,17 +24,17 @@ type Answer struct {
 
 // Lookup evaluates a connection as the datapath does. Unless the connection comes from the local host and is therefore allowed, Lookup looks up each class of
 // keys that has entries, and the longest match among ranges. Any matching deny denies; otherwise any matching allow allows.
-func (c *Compiled) Lookup(p Peer, protocol uint8, port uint16) Answer {
+func (c *Compiled) Lookup(p Peer, protocol uint8, port uint16) Result {
 	if c.allowsAll {
-		return Answer{Allowed: true}
+		return Result{Allowed: true}
 	}
 	if p.Identity == identity.Unknown {
-		return Answer{}
+		return Result{}
 	}
 	if c.localhost && p.Identity == identity.Host {
-		return Answer{Allowed: true, Localhost: true}
+		return Result{Allowed: true, Localhost: true}
 	}
-	var answer Answer
+	var answer Result
 	for _, key := range c.peers(p) {
 		g := c.find(key)
 		if g == nil {
@@ -46,10 +46,10 @@ func (c *Compiled) Lookup(p Peer, protocol uint8, port uint16) Answer {
 			}
 			entry := g.entry(*e)
 			if e.deny {
-				return Answer{Entry: &entry}
+				return Result{Entry: &entry}
 			}
 			if answer.Entry == nil {
-				answer = Answer{Allowed: true, Entry: &entry}
+				answer = Result{Allowed: true, Entry: &entry}
 			}
 		}
 	}

@@ -68,7 +68,7 @@ func (w *compiledWorld) disagrees(q policy.Question) string {
 	return ""
 }
 
-func disagree(is *Compiled, answer Answer, want policy.Evaluation) string {
+func disagree(is *Compiled, answer Result, want policy.Evaluation) string {
 	if answer.Allowed != (want.Verdict == policy.Allow) {
 		return fmt.Sprintf("the datapath allows: %t", answer.Allowed)
 	}
@@ -99,12 +99,12 @@ func TestCompiled_AnswersAsTheReference(t *testing.T) {
 	for _, with := range []features{{}, {nested: true}, {classes: true}, {nested: true, classes: true}} {
 		t.Run(fmt.Sprintf("%+v", with), func(t *testing.T) {
 			t.Parallel()
-			answersAsTheReference(t, with)
+			matchesReference(t, with)
 		})
 	}
 }
 
-func answersAsTheReference(t *testing.T, with features) {
+func matchesReference(t *testing.T, with features) {
 	const questions = 100
 	allowed, denied := 0, 0
 	for n := *seed; n < *seed+*worlds; n++ {

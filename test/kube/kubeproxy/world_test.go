@@ -129,9 +129,9 @@ func (w *world) served(t *testing.T) {
 	for _, s := range []service{one, two} {
 		nodePort := kube.BothTargets(s.nodePort, w.one.IPv4, w.one.IPv6, w.two.IPv4, w.two.IPv6)
 		for name, from := range clients {
-			asking.Go(func() { w.answers(t, name, from, s, append(kube.BothTargets("80", s.ipv4, s.ipv6), nodePort...)) })
+			asking.Go(func() { w.checkReplies(t, name, from, s, append(kube.BothTargets("80", s.ipv4, s.ipv6), nodePort...)) })
 		}
-		asking.Go(func() { w.answers(t, "outside", w.OutsideRequester(t.Context()), s, nodePort) })
+		asking.Go(func() { w.checkReplies(t, "outside", w.OutsideRequester(t.Context()), s, nodePort) })
 	}
 	asking.Wait()
 	w.policy(t)
@@ -141,7 +141,7 @@ func (w *world) served(t *testing.T) {
 func (w *world) policy(t *testing.T) {
 	t.Helper()
 	targets := kube.BothTargets("80", guarded.ipv4, guarded.ipv6)
-	w.answers(t, "pod one", w.PodRequester(t.Context(), "one"), guarded, targets)
+	w.checkReplies(t, "pod one", w.PodRequester(t.Context(), "one"), guarded, targets)
 	for _, pod := range []string{"two", "three"} {
 		if err := kube.Silent(w.PodRequester(t.Context(), pod, "-within", "2s"), targets...); err != nil {
 			t.Errorf("pod %s to Service guarded: %v", pod, err)
@@ -149,8 +149,8 @@ func (w *world) policy(t *testing.T) {
 	}
 }
 
-// answers waits until the server of a Service answers all targets. kube-proxy may replace the client's address, so any address is accepted.
-func (w *world) answers(t *testing.T, client string, from kube.Requester, s service, targets []string) {
+// checkReplies waits until the server of a Service answers all targets. kube-proxy may replace the client's address, so any address is accepted.
+func (w *world) checkReplies(t *testing.T, client string, from kube.Requester, s service, targets []string) {
 	t.Helper()
 	anonymous := func(targets ...string) ([]string, error) {
 		got, err := from(targets...)
@@ -159,7 +159,7 @@ func (w *world) answers(t *testing.T, client string, from kube.Requester, s serv
 		}
 		return got, err
 	}
-	if err := w.WaitAnswers(t.Context(), anonymous, slices.Repeat([]string{s.name + " 8080"}, len(targets)), targets...); err != nil {
+	if err := w.WaitReplies(t.Context(), anonymous, slices.Repeat([]string{s.name + " 8080"}, len(targets)), targets...); err != nil {
 		t.Errorf("%s to Service %s: %v", client, s.name, err)
 	}
 }

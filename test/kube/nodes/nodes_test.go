@@ -37,7 +37,7 @@ func TestPrivilegedNodes_Lifecycle(t *testing.T) {
 	t.Run("a node is drained, leaves and joins again", w.rejoined)
 	t.Run("the DaemonSet is rolled over", w.rolledOver)
 	for _, n := range w.Nodes {
-		if stacks, err := n.ReadFile("/run/waggle/wedge.txt"); err == nil {
+		if stacks, err := n.ReadFile("/run/waggle/stall.txt"); err == nil {
 			t.Errorf("an agent of %s has said that something hangs:\n%.2000s", n.Name, stacks)
 		}
 	}

@@ -108,7 +108,7 @@ func (w *world) request(t *testing.T, from kube.Requester, server string, client
 		}
 		want = append(want, fmt.Sprintf("%s 8080 %s", server, client))
 	}
-	if err := w.WaitAnswers(t.Context(), from, want, targets...); err != nil {
+	if err := w.WaitReplies(t.Context(), from, want, targets...); err != nil {
 		t.Error(err)
 	}
 }

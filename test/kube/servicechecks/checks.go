@@ -37,7 +37,7 @@ func Local(t *testing.T, w *World) {
 	if err := w.RunPod(t.Context(), kube.Server("local", w.B)); err != nil {
 		t.Fatal(err)
 	}
-	w.Answers(t, w.FromOutside(t), "local", kube.ServerAddresses(), append(kube.BothTargets("30090", w.B.IPv4, w.B.IPv6), kube.BothTargets("80", balancerIPv4, balancerIPv6)...)...)
+	w.CheckReplies(t, w.FromOutside(t), "local", kube.ServerAddresses(), append(kube.BothTargets("30090", w.B.IPv4, w.B.IPv6), kube.BothTargets("80", balancerIPv4, balancerIPv6)...)...)
 	// A connected UDP socket would report an ICMP error.
 	nothing := append(kube.Targets("tcp", "30090", w.A.IPv4, w.A.IPv6), kube.Targets("udp-connected", "30090", w.A.IPv4, w.A.IPv6)...)
 	w.Known(t, w.A, nothing...)

@@ -32,8 +32,8 @@ func (w *World) FromOutside(t *testing.T, flags ...string) kube.Requester {
 	return w.OutsideRequester(t.Context(), flags...)
 }
 
-// Answers waits until a server answers all targets and reports the client address of the target's family.
-func (w *World) Answers(t *testing.T, from kube.Requester, server string, clients []string, targets ...string) {
+// CheckReplies waits until a server answers all targets and reports the client address of the target's family.
+func (w *World) CheckReplies(t *testing.T, from kube.Requester, server string, clients []string, targets ...string) {
 	t.Helper()
 	var want []string
 	for _, target := range targets {
@@ -43,7 +43,7 @@ func (w *World) Answers(t *testing.T, from kube.Requester, server string, client
 		}
 		want = append(want, server+" 8080 "+client)
 	}
-	if err := w.WaitAnswers(t.Context(), from, want, targets...); err != nil {
+	if err := w.WaitReplies(t.Context(), from, want, targets...); err != nil {
 		t.Error(err)
 	}
 }

@@ -61,17 +61,17 @@ func containsAll(text string, parts []string) error {
 func annotated(t *testing.T, s *stays) {
 	s.Service(t, "annotated", "NodePort", 94, "app: two", "")
 	onA, onB := kube.BothTargets("30094", s.A.IPv4, s.A.IPv6), kube.BothTargets("30094", s.B.IPv4, s.B.IPv6)
-	s.Answers(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, onA...)
+	s.CheckReplies(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, onA...)
 	s.annotate(t, "annotated", fmt.Sprintf(`"service.cilium.io/node-selector": "kubernetes.io/hostname=%s", "service.cilium.io/forwarding-mode": "dsr",
 		"service.cilium.io/global": "true"`, s.B.Name))
 	s.Unknown(t, s.A, onA...)
 	s.RequireRejected(t, s.FromOutside(t), "30094", s.A.IPv4, s.A.IPv6)
-	s.Answers(t, s.FromOutside(t), "two", kube.ServerAddresses(), onB...)
+	s.CheckReplies(t, s.FromOutside(t), "two", kube.ServerAddresses(), onB...)
 	texts := []string{`annotation service.cilium.io/forwarding-mode="dsr"`, "annotation service.cilium.io/global: not supported"}
 	s.problem(t, s.B, "annotated", texts...)
 	s.event(t, "annotated", texts...)
 	s.annotate(t, "annotated", `"service.cilium.io/node-selector": null`)
-	s.Answers(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, onA...)
+	s.CheckReplies(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, onA...)
 }
 
 // event waits for an Event on a Service whose message contains all texts.
@@ -107,7 +107,7 @@ func (s *stays) deniedRanges(t *testing.T, balanced []string) {
 		t.Error(err)
 	}
 	s.sourceRanges(t, `["198.51.100.0/24", "2001:db8:51::/64"]`)
-	s.Answers(t, s.FromOutside(t), "two", kube.ServerAddresses(), balanced...)
+	s.CheckReplies(t, s.FromOutside(t), "two", kube.ServerAddresses(), balanced...)
 }
 
 // sourceRanges sets the source ranges of the Service "ranges".
@@ -122,8 +122,8 @@ func (s *stays) sourceRanges(t *testing.T, ranges string) {
 func nodeAddress(t *testing.T, s *stays) {
 	s.Service(t, "node-address", "ClusterIP", 95, "app: two", fmt.Sprintf("externalIPs: [%q, %q]", s.A.IPv4, s.A.IPv6))
 	targets := kube.BothTargets("80", s.A.IPv4, s.A.IPv6)
-	s.Answers(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, targets...)
-	s.Answers(t, s.FromPod(t, "one"), "two", s.one, targets...)
+	s.CheckReplies(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, targets...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "two", s.one, targets...)
 	s.problem(t, s.B, "node-address", "ExternalIPs "+s.A.IPv4+": is an address of node "+s.A.Name, "ExternalIPs "+s.A.IPv6+": is an address of node "+s.A.Name)
 	s.Unknown(t, s.B, targets...)
 }
@@ -154,11 +154,11 @@ func proxied(t *testing.T, s *stays) {
 	// The server outside would reply to datagrams from another address, so only TCP works there.
 	targets := kube.Targets("tcp", "80", ipv4, ipv6)
 	s.Balance(t, "proxied", "VIP", ipv4, ipv6)
-	s.Answers(t, s.FromPod(t, "one"), "two", s.one, targets...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "two", s.one, targets...)
 	s.Balance(t, "proxied", "Proxy", ipv4, ipv6)
 	s.Unknown(t, s.A, targets...)
-	if err := s.WaitAnswers(t.Context(), s.FromPod(t, "one"), []string{machine + " 80 " + s.A.IPv4, machine + " 80 " + s.A.IPv6}, targets...); err != nil {
+	if err := s.WaitReplies(t.Context(), s.FromPod(t, "one"), []string{machine + " 80 " + s.A.IPv4, machine + " 80 " + s.A.IPv6}, targets...); err != nil {
 		t.Error(err)
 	}
-	s.Answers(t, s.FromOutside(t), "two", kube.ServerAddresses(), kube.BothTargets("30096", s.B.IPv4, s.B.IPv6)...)
+	s.CheckReplies(t, s.FromOutside(t), "two", kube.ServerAddresses(), kube.BothTargets("30096", s.B.IPv4, s.B.IPv6)...)
 }

@@ -45,7 +45,7 @@ func hostPort(t *testing.T, w *world) {
 			t.Fatalf("the pod has the addresses %v, had %s: %v", ips, before, err)
 		}
 		before = ips[0]
-		w.Answers(t, w.FromOutside(t), "host-port", kube.ServerAddresses(), kube.BothTargets("8088", w.A.IPv4, w.A.IPv6)...)
+		w.CheckReplies(t, w.FromOutside(t), "host-port", kube.ServerAddresses(), kube.BothTargets("8088", w.A.IPv4, w.A.IPv6)...)
 		if err := w.DeletePod(t.Context(), "default/host-port"); err != nil {
 			t.Fatal(err)
 		}

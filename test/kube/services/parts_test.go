@@ -39,7 +39,7 @@ func partialSlice(t *testing.T, s *stays) {
 	s.ApplyManifest(t, partialSlices, s.three[0], s.two[0])
 	targets := kube.BothTargets("80", cluster[0])
 	// Each request can be answered by any backend.
-	s.Answers(t, s.FromPod(t, "one"), "two", s.one, slices.Concat(targets, targets, targets, targets)...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "two", s.one, slices.Concat(targets, targets, targets, targets)...)
 	s.problem(t, s.A, "partial", "backend 239.1.2.3")
 	for _, n := range s.Nodes {
 		s.partly(t, n, "endpointslices.discovery.k8s.io", "default/partial-rest", "010.244.0.9")
@@ -54,7 +54,7 @@ func partialSlice(t *testing.T, s *stays) {
 	headless(`""`)
 	s.Unknown(t, s.A, targets...)
 	headless("null")
-	s.Answers(t, s.FromPod(t, "one"), "two", s.one, targets...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "two", s.one, targets...)
 }
 
 // partly waits until a node uses an object without the part that a text names.

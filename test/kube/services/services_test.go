@@ -64,7 +64,7 @@ func TestPrivilegedServices_Lifecycle(t *testing.T) {
 	})
 	t.Run("the API server is unreachable", func(t *testing.T) { serverUnreachable(t, c) })
 	for _, n := range w.Nodes {
-		if stacks, err := n.ReadFile("/run/waggle/wedge.txt"); err == nil {
+		if stacks, err := n.ReadFile("/run/waggle/stall.txt"); err == nil {
 			t.Errorf("an agent of %s has said that something hangs:\n%.2000s", n.Name, stacks)
 		}
 	}

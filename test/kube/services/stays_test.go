@@ -47,18 +47,18 @@ func ranges(t *testing.T, s *stays) {
 	s.Balance(t, "ranges", "VIP", ipv4, ipv6)
 	s.RouteTo(t, s.B, ipv4, ipv6)
 	balanced := kube.BothTargets("80", ipv4, ipv6)
-	s.Answers(t, s.FromOutside(t), "two", kube.ServerAddresses(), balanced...)
+	s.CheckReplies(t, s.FromOutside(t), "two", kube.ServerAddresses(), balanced...)
 	for _, change := range []struct {
 		ranges string
 		inside bool
 	}{{`["192.0.2.2/31", "2001:db8:2::2/127"]`, false}, {`["198.51.100.0/24", "2001:db8:2::1/128", "192.0.2.1/32"]`, true}} {
 		s.sourceRanges(t, change.ranges)
 		if change.inside {
-			s.Answers(t, s.FromOutside(t), "two", kube.ServerAddresses(), balanced...)
+			s.CheckReplies(t, s.FromOutside(t), "two", kube.ServerAddresses(), balanced...)
 		} else if err := s.WaitFor(t.Context(), "silence", func() error { return kube.Silent(s.FromOutside(t), balanced...) }); err != nil {
 			t.Error(err)
 		}
-		s.Answers(t, s.FromOutside(t), "two", kube.ServerAddresses(), kube.BothTargets("30084", s.B.IPv4, s.B.IPv6)...)
+		s.CheckReplies(t, s.FromOutside(t), "two", kube.ServerAddresses(), kube.BothTargets("30084", s.B.IPv4, s.B.IPv6)...)
 	}
 	s.deniedRanges(t, balanced)
 }
@@ -68,8 +68,8 @@ func external(t *testing.T, s *stays) {
 	const ipv4, ipv6 = "203.0.113.12", "2001:db8:113::12"
 	s.Service(t, "external", "ClusterIP", 93, "app: two", fmt.Sprintf("externalIPs: [%q, %q]", ipv4, ipv6))
 	s.RouteTo(t, s.A, ipv4, ipv6)
-	s.Answers(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, kube.BothTargets("80", ipv4, ipv6)...)
-	s.Answers(t, s.FromPod(t, "one"), "two", s.one, kube.BothTargets("80", ipv4, ipv6)...)
+	s.CheckReplies(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, kube.BothTargets("80", ipv4, ipv6)...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "two", s.one, kube.BothTargets("80", ipv4, ipv6)...)
 }
 
 // notPermitted matches the immediate error of a node's process if no backend on the node is eligible.
@@ -79,7 +79,7 @@ var notPermitted = regexp.MustCompile(`: operation not permitted`)
 func near(t *testing.T, s *stays) {
 	cluster := s.Service(t, "near", "ClusterIP", 85, "app: two", "internalTrafficPolicy: Local")
 	targets := kube.BothTargets("80", cluster...)
-	s.Answers(t, s.FromPod(t, "three"), "two", s.three, targets...)
+	s.CheckReplies(t, s.FromPod(t, "three"), "two", s.three, targets...)
 	s.Known(t, s.A, targets...)
 	if err := s.WaitFor(t.Context(), "silence for a pod", func() error { return kube.Silent(s.FromPod(t, "one"), targets...) }); err != nil {
 		t.Error(err)
@@ -92,7 +92,7 @@ func near(t *testing.T, s *stays) {
 // hairpin tests a server that connects to itself through its Service.
 func hairpin(t *testing.T, s *stays) {
 	cluster := s.Service(t, "hairpin", "NodePort", 79, "app: two", "")
-	s.Answers(t, s.FromPod(t, "two"), "two", s.two, append(kube.BothTargets("80", cluster...), kube.BothTargets("30079", s.B.IPv4, s.B.IPv6)...)...)
+	s.CheckReplies(t, s.FromPod(t, "two"), "two", s.two, append(kube.BothTargets("80", cluster...), kube.BothTargets("30079", s.B.IPv4, s.B.IPv6)...)...)
 }
 
 // hostNetwork tests a server that is a process of node b.
@@ -104,12 +104,12 @@ func hostNetwork(t *testing.T, s *stays) {
 		t.Fatal(err)
 	}
 	inside := kube.BothTargets("80", cluster...)
-	s.Answers(t, s.FromPod(t, "one"), s.B.Name, s.one, inside...)
-	s.Answers(t, s.FromNode(t, s.A), s.B.Name, []string{s.A.IPv4, s.A.IPv6}, inside...)
-	s.Answers(t, s.FromOutside(t), s.B.Name, kube.ServerAddresses(), kube.BothTargets("30078", s.B.IPv4, s.B.IPv6)...)
-	s.Answers(t, s.FromOutside(t), s.B.Name, []string{s.A.IPv4, s.A.IPv6}, kube.BothTargets("30078", s.A.IPv4, s.A.IPv6)...)
+	s.CheckReplies(t, s.FromPod(t, "one"), s.B.Name, s.one, inside...)
+	s.CheckReplies(t, s.FromNode(t, s.A), s.B.Name, []string{s.A.IPv4, s.A.IPv6}, inside...)
+	s.CheckReplies(t, s.FromOutside(t), s.B.Name, kube.ServerAddresses(), kube.BothTargets("30078", s.B.IPv4, s.B.IPv6)...)
+	s.CheckReplies(t, s.FromOutside(t), s.B.Name, []string{s.A.IPv4, s.A.IPv6}, kube.BothTargets("30078", s.A.IPv4, s.A.IPv6)...)
 	// A UDP server that listens on all addresses of a machine replies from the address nearest to the client, which is not the Service's. So only TCP works.
-	s.Answers(t, s.FromPod(t, "three"), s.B.Name, s.three, kube.Targets("tcp", "80", cluster...)...)
+	s.CheckReplies(t, s.FromPod(t, "three"), s.B.Name, s.three, kube.Targets("tcp", "80", cluster...)...)
 }
 
 const named = `

@@ -33,7 +33,7 @@ func unready(t *testing.T, s *stays) {
 	published := s.Service(t, "published", "ClusterIP", 86, "app: unready", "publishNotReadyAddresses: true")
 	unpublished := s.Service(t, "unpublished", "ClusterIP", 87, "app: unready", "")
 	s.ApplyManifest(t, lateServer, "unready", s.B.Name, "readinessProbe: {tcpSocket: {port: 9}, periodSeconds: 1}")
-	s.Answers(t, s.FromPod(t, "one"), "unready", s.one, kube.BothTargets("80", published...)...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "unready", s.one, kube.BothTargets("80", published...)...)
 	s.RequireRejected(t, s.FromPod(t, "one"), "80", unpublished...)
 }
 
@@ -42,7 +42,7 @@ func ending(t *testing.T, s *stays) {
 	cluster := s.Service(t, "ending", "NodePort", 88, "app: ending", "")
 	inside, node := kube.BothTargets("80", cluster...), kube.BothTargets("30088", s.B.IPv4, s.B.IPv6)
 	s.ApplyManifest(t, lateServer, "ending", s.B.Name, "lifecycle: {preStop: {sleep: {seconds: 40}}}")
-	s.Answers(t, s.FromPod(t, "one"), "ending", s.one, inside...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "ending", s.one, inside...)
 	ips, err := s.PodIPs(t.Context(), "default/ending")
 	if err != nil {
 		t.Fatal(err)
@@ -63,16 +63,16 @@ func ending(t *testing.T, s *stays) {
 			t.Fatal(err)
 		}
 	}
-	s.Answers(t, s.FromPod(t, "one"), "ending", s.one, inside...)
-	s.Answers(t, s.FromOutside(t), "ending", kube.ServerAddresses(), node...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "ending", s.one, inside...)
+	s.CheckReplies(t, s.FromOutside(t), "ending", kube.ServerAddresses(), node...)
 
 	next := kube.Server("next", s.B)
 	next.Labels = map[string]string{"app": "ending"}
 	if err := s.RunPod(t.Context(), next); err != nil {
 		t.Fatal(err)
 	}
-	s.Answers(t, s.FromPod(t, "one"), "next", s.one, append(append(inside, inside...), inside...)...)
-	s.Answers(t, s.FromOutside(t), "next", kube.ServerAddresses(), append(append(node, node...), node...)...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "next", s.one, append(append(inside, inside...), inside...)...)
+	s.CheckReplies(t, s.FromOutside(t), "next", kube.ServerAddresses(), append(append(node, node...), node...)...)
 	// The terminating server still accepts direct connections.
 	if got, err := s.FromPod(t, "one")(kube.Targets("tcp", "8080", ips...)...); err != nil {
 		t.Errorf("the first server by its own addresses: %q, %v", got, err)
@@ -94,12 +94,12 @@ func masquerade(t *testing.T, s *stays) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Answers(t, s.FromPod(t, "one"), machine, []string{s.A.IPv4, s.A.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
-	s.Answers(t, s.FromPod(t, "two"), machine, []string{s.B.IPv4, s.B.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
-	s.Answers(t, s.FromPod(t, "one"), "two", s.one, kube.BothTargets("8080", s.two...)...)
-	s.Answers(t, s.FromPod(t, "two"), "one", s.two, kube.BothTargets("8080", s.one...)...)
+	s.CheckReplies(t, s.FromPod(t, "one"), machine, []string{s.A.IPv4, s.A.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
+	s.CheckReplies(t, s.FromPod(t, "two"), machine, []string{s.B.IPv4, s.B.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "two", s.one, kube.BothTargets("8080", s.two...)...)
+	s.CheckReplies(t, s.FromPod(t, "two"), "one", s.two, kube.BothTargets("8080", s.one...)...)
 	// Replies to connections from outside over the router's routes to pods keep the pod's address.
-	s.Answers(t, s.FromOutside(t), "one", kube.ServerAddresses(), kube.BothTargets("8080", s.one...)...)
+	s.CheckReplies(t, s.FromOutside(t), "one", kube.ServerAddresses(), kube.BothTargets("8080", s.one...)...)
 }
 
 // anotherAddress adds addresses to a device of node b and removes them. Node ports must be reachable at the addresses exactly meanwhile.

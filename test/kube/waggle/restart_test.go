@@ -216,7 +216,7 @@ func converse(t *testing.T, c *kube.Cluster, n *kube.Node) (hush func()) {
 				t.Fatal(err)
 			}
 			out, err := in(fmt.Sprintf(sumUp+` /pings-%[1]d; wc -l < /heard-%[1]d; seq $(cat /said-%[1]d) | cmp - /heard-%[1]d && echo every line came back`, i))
-			if t.Logf("%s: %s", peer, out); err != nil || !answered(out) || !strings.Contains(out, "every line came back") {
+			if t.Logf("%s: %s", peer, out); err != nil || !hasReplies(out) || !strings.Contains(out, "every line came back") {
 				t.Errorf("%s did not hear or answer all: %v\n%s", peer, err, out)
 			}
 		}

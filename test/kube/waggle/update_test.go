@@ -27,13 +27,13 @@ func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 	c := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
 	n := c.Nodes[0]
 	fresh, object := network(t, n), written(t, c, n)
-	answersIPv6(t, n, false)
+	repliesByIPv6(t, n, false)
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true"); err != nil {
 		t.Fatal(err)
 	}
 	newReplicas(t, c)
 	untoldWhileTestFails(t, c, n)
-	answersIPv6(t, n, true)
+	repliesByIPv6(t, n, true)
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +55,8 @@ func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 	forgotten(t, c, n, object)
 }
 
-// answersIPv6 enables or disables replies to IPv6 pings for all addresses of the node, including the router's.
-func answersIPv6(t *testing.T, n *kube.Node, yes bool) {
+// repliesByIPv6 enables or disables replies to IPv6 pings for all addresses of the node, including the router's.
+func repliesByIPv6(t *testing.T, n *kube.Node, yes bool) {
 	t.Helper()
 	value := map[bool]string{true: "0", false: "1"}[yes]
 	if _, err := n.Run(t.Context(), "sh", "-c", "echo "+value+" > /proc/sys/net/ipv6/icmp/echo_ignore_all"); err != nil {
@@ -131,7 +131,7 @@ func talk(t *testing.T, n *kube.Node, pod string, peers ...string) (hush func())
 			t.Errorf("the pods did not keep talking: %v", err)
 		}
 		for i, peer := range peers {
-			if t.Logf("to %s: %s", peer, output[i]); !answered(output[i]) {
+			if t.Logf("to %s: %s", peer, output[i]); !hasReplies(output[i]) {
 				t.Errorf("the pods did not keep talking: %s: %s", peer, output[i])
 			}
 		}
@@ -143,8 +143,8 @@ const sumUp = `awk '/seq=/ {sub(".*seq=", ""); if ($1 != n++ && !lost) {lost = 1
 
 var sum = regexp.MustCompile(`(\d+) packets transmitted, (\d+) packets received`)
 
-// answered reports whether every ping was answered, except for one that was in flight when ping was stopped.
-func answered(summed string) bool {
+// hasReplies reports whether every ping was answered, except for one that was in flight when ping was stopped.
+func hasReplies(summed string) bool {
 	counts := sum.FindStringSubmatch(summed)
 	if counts == nil || strings.Contains(summed, "no answer to") {
 		return false

@@ -32,7 +32,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	if fault != nil {
 		if status, body := fault(r); status != 0 {
-			answerFault(w, c, status, body)
+			respondFault(w, c, status, body)
 			return
 		}
 	}
@@ -153,7 +153,7 @@ func serveOther(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func answerFault(w http.ResponseWriter, c call, status int, body string) {
+func respondFault(w http.ResponseWriter, c call, status int, body string) {
 	if body == "" {
 		respondError(w, apierrors.NewGenericServerResponse(status, c.Verb, groupResource(c.resource), c.Name, "fault of a test", 0, true))
 		return

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// answer returns "SERVER PORT CLIENT QUESTION": the server's host name, the server's port and the client address that the server sees.
-func answer(port string, client net.Addr, question string) string {
+// replyTo returns "SERVER PORT CLIENT QUESTION": the server's host name, the server's port and the client address that the server sees.
+func replyTo(port string, client net.Addr, question string) string {
 	name, err := os.Hostname()
 	if err != nil {
 		name = "unknown"
@@ -59,7 +59,7 @@ func serve(zone string, drain time.Duration, ports []string) error {
 		if zone != "" && i == 0 {
 			go serveUDP(socket, func(_ net.Addr, question []byte) []byte { return resolve(zone, question) })
 		} else {
-			go serveUDP(socket, func(from net.Addr, question []byte) []byte { return []byte(answer(port, from, string(question))) })
+			go serveUDP(socket, func(from net.Addr, question []byte) []byte { return []byte(replyTo(port, from, string(question))) })
 		}
 	}
 	<-terminate
@@ -92,7 +92,7 @@ func serveTCP(listener net.Listener, port string, open *sync.WaitGroup) {
 				if err != nil {
 					return // the client reports the failure
 				}
-				_, _ = conn.Write([]byte(answer(port, conn.RemoteAddr(), strings.TrimSpace(question))))
+				_, _ = conn.Write([]byte(replyTo(port, conn.RemoteAddr(), strings.TrimSpace(question))))
 				served.Store(int64(time.Since(began)))
 				if ending.Load() {
 					return

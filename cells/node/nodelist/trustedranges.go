@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	seenKind = "former-ranges"
-	seenFile = "nodes.json"
-	// maxSeen limits the nodes in the file. Most nodes use less than 100 bytes.
-	maxSeen = 8192
+	trustedRangesKind = "former-ranges"
+	trustedRangesFile = "nodes.json"
+	// maxTrustedNodes limits the nodes in the file. Most nodes use less than 100 bytes.
+	maxTrustedNodes = 8192
 )
 
-// seen are the pod ranges that nodes had by decision of a writer other than their agents, by node name: the ranges of Nodes, or with --ipam=cluster-pool the
+// trustedRanges are the pod ranges that nodes had by decision of a writer other than their agents, by node name: the ranges of Nodes, or with --ipam=cluster-pool the
 // ranges that the cluster role assigned. With nodesDecide, only these count as former ranges of a node. A file stores them for the next run.
-type seen struct {
+type trustedRanges struct {
 	store  *statefile.Store
 	log    *slog.Logger
 	ranges map[string][]netip.Prefix
@@ -44,19 +44,19 @@ const (
 	longestPause = 10 * time.Second
 )
 
-func newSeen(s agentconfig.Agent, log *slog.Logger) *seen {
-	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{},
+func newTrustedRanges(s agentconfig.Agent, log *slog.Logger) *trustedRanges {
+	return &trustedRanges{store: statefile.New(filepath.Join(s.StateDir, trustedRangesKind), trustedRangesKind), log: log, ranges: map[string][]netip.Prefix{},
 		pace: throttle.Limit{Ratio: writeRatio, Max: longestPause, Measure: throttle.WallTime}}
 }
 
 // load reads the file of the previous run. It quarantines an unusable file: nodes have their current ranges without it.
-func (s *seen) load() {
+func (s *trustedRanges) load() {
 	files, err := s.store.ReadAll()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("The previous ranges of nodes cannot be read; pods with addresses in them may get the identity world", "error", err)
 	}
 	for _, f := range files {
-		if f.Name != seenFile {
+		if f.Name != trustedRangesFile {
 			continue
 		}
 		ranges := map[string][]netip.Prefix{}
@@ -73,15 +73,15 @@ func (s *seen) load() {
 }
 
 // take adds the first maxNoted ranges of a node, and keeps the last maxNoted ranges of each node.
-func (s *seen) take(node string, ranges []netip.Prefix) {
+func (s *trustedRanges) take(node string, ranges []netip.Prefix) {
 	for _, p := range ranges[:min(len(ranges), maxNoted)] {
 		list, known := s.ranges[node]
 		if slices.Contains(list, p) {
 			continue
 		}
-		if !known && len(s.ranges) >= maxSeen {
+		if !known && len(s.ranges) >= maxTrustedNodes {
 			if !s.full {
-				s.log.Warn("Cannot record the ranges of all nodes: too many nodes; pods with addresses in previous ranges may get the identity world", "limit", maxSeen, "node", node)
+				s.log.Warn("Cannot record the ranges of all nodes: too many nodes; pods with addresses in previous ranges may get the identity world", "limit", maxTrustedNodes, "node", node)
 			}
 			s.full = true
 			return
@@ -92,14 +92,14 @@ func (s *seen) take(node string, ranges []netip.Prefix) {
 }
 
 // forget removes the ranges of removed nodes.
-func (s *seen) forget(removed func(node string) bool) {
+func (s *trustedRanges) forget(removed func(node string) bool) {
 	before := len(s.ranges)
 	maps.DeleteFunc(s.ranges, func(node string, _ []netip.Prefix) bool { return removed(node) })
 	s.dirty = s.dirty || len(s.ranges) != before
 }
 
 // save writes the file if it is out of date and the pause after the previous write has ended. It returns the rest of the pause if a write remains to be done.
-func (s *seen) save() (rest time.Duration, err error) {
+func (s *trustedRanges) save() (rest time.Duration, err error) {
 	if !s.dirty {
 		return 0, nil
 	}
@@ -108,7 +108,7 @@ func (s *seen) save() (rest time.Duration, err error) {
 	}
 	took := s.pace.Measure(func() {
 		if err = s.store.Open(); err == nil {
-			err = s.store.Write(seenFile, s.ranges)
+			err = s.store.Write(trustedRangesFile, s.ranges)
 		}
 	})
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *seen) save() (rest time.Duration, err error) {
 }
 
 // flush writes the file if it is out of date, when the agent stops.
-func (s *seen) flush() {
+func (s *trustedRanges) flush() {
 	s.due = time.Time{}
 	if _, err := s.save(); err != nil {
 		s.log.Warn("The latest ranges of nodes are lost; pods with addresses in previous ranges may get the identity world", "error", err)
@@ -127,4 +127,6 @@ func (s *seen) flush() {
 }
 
 // has reports whether the named node had a range.
-func (s *seen) has(node string, p netip.Prefix) bool { return slices.Contains(s.ranges[node], p) }
+func (s *trustedRanges) has(node string, p netip.Prefix) bool {
+	return slices.Contains(s.ranges[node], p)
+}

@@ -11,16 +11,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// answers responds, on any path of the port of a Service, with the number of backends of the Service on this node and whether the datapath follows it.
-type answers struct {
+// responder responds, on any path of the port of a Service, with the number of backends of the Service on this node and whether the datapath follows it.
+type responder struct {
 	db       *statedb.DB
 	ports    statedb.Table[*port]
 	services statedb.Table[*services.Service]
 	rules    *rules
 }
 
-// answer has kube-proxy's format.
-type answer struct {
+// healthResponse has kube-proxy's format.
+type healthResponse struct {
 	Service             serviceName `json:"service"`
 	LocalEndpoints      int         `json:"localEndpoints"`
 	ServiceProxyHealthy bool        `json:"serviceProxyHealthy"`
@@ -32,7 +32,7 @@ type serviceName struct {
 }
 
 // ServeHTTP implements http.Handler.
-func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a responder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	number, err := localPort(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -57,5 +57,5 @@ func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(local))
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(answer{serviceName{namespace, name}, local, !stale})
+	_ = json.NewEncoder(w).Encode(healthResponse{serviceName{namespace, name}, local, !stale})
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/throttle"
 )
 
-func loaded(t *testing.T, dir string) *seen {
+func loaded(t *testing.T, dir string) *trustedRanges {
 	t.Helper()
-	s := newSeen(agentconfig.Agent{StateDir: dir}, slog.New(slog.DiscardHandler))
+	s := newTrustedRanges(agentconfig.Agent{StateDir: dir}, slog.New(slog.DiscardHandler))
 	s.load()
 	return s
 }
@@ -29,7 +29,7 @@ func prefixes(texts ...string) (list []netip.Prefix) {
 	return list
 }
 
-func TestSeen_SurvivesRestart(t *testing.T) {
+func TestTrustedRanges_SurvivesRestart(t *testing.T) {
 	t.Parallel()
 	dir, both := t.TempDir(), prefixes("10.0.1.0/24", "10.0.2.0/24")
 	s := loaded(t, dir)
@@ -51,14 +51,14 @@ func TestSeen_SurvivesRestart(t *testing.T) {
 	require.False(t, s.has("a", both[0]))
 	require.True(t, s.has("b", both[0]))
 
-	file := filepath.Join(dir, seenKind, seenFile)
+	file := filepath.Join(dir, trustedRangesKind, trustedRangesFile)
 	require.NoError(t, os.WriteFile(file, []byte("nonsense"), 0o600))
 	require.False(t, loaded(t, dir).has("b", both[0]))
 	require.NoFileExists(t, file, "it is set aside")
 }
 
 // The file is written after the pause that the previous write has set, or when the agent stops.
-func TestSeen_WritesAreSpaced(t *testing.T) {
+func TestTrustedRanges_WritesAreSpaced(t *testing.T) {
 	t.Parallel()
 	dir, ranges := t.TempDir(), prefixes("10.0.1.0/24", "10.0.2.0/24", "10.0.3.0/24")
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestSeen_WritesAreSpaced(t *testing.T) {
 }
 
 // A disk that stalls once does not delay the next write for minutes.
-func TestSeen_PauseIsBounded(t *testing.T) {
+func TestTrustedRanges_PauseIsBounded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,21 +106,21 @@ func TestSeen_PauseIsBounded(t *testing.T) {
 	})
 }
 
-func TestSeen_IsBounded(t *testing.T) {
+func TestTrustedRanges_IsBounded(t *testing.T) {
 	t.Parallel()
 	s := loaded(t, t.TempDir())
 	for i := range 100 {
 		s.take("a", []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)})
 	}
 	require.Len(t, s.ranges["a"], maxNoted)
-	for i := range 2 * maxSeen {
-		require.Equal(t, i >= maxSeen, s.full)
+	for i := range 2 * maxTrustedNodes {
+		require.Equal(t, i >= maxTrustedNodes, s.full)
 		s.take(string(rune(0x4e00+i)), prefixes("10.1.0.0/24"))
 	}
-	require.Len(t, s.ranges, maxSeen)
+	require.Len(t, s.ranges, maxTrustedNodes)
 }
 
-func saveError(s *seen) error {
+func saveError(s *trustedRanges) error {
 	_, err := s.save()
 	return err
 }
