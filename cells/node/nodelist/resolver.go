@@ -30,6 +30,8 @@ type object struct {
 	node   *k8s.Node            // nil without one
 	cilium *cilium.Node         // nil without one
 	local  *localnode.LocalNode // nil for other nodes
+
+	retained *retained // nil without retained claims
 }
 
 // replace sets the object of a node, and touches the node and all nodes that its previous claims overlap.
@@ -110,6 +112,14 @@ func claimsOf(o object) (list []netip.Prefix) {
 		}
 		for _, addr := range o.local.Addresses {
 			claim(clusternodes.Whole(addr))
+		}
+	}
+	if o.retained != nil {
+		for _, p := range o.retained.Row.CIDRs {
+			claim(p)
+		}
+		for _, a := range o.retained.Row.Addresses {
+			claim(clusternodes.Whole(a.Addr))
 		}
 	}
 	limit := len(list) + 2*maxClaims // for the Node and the CiliumNode
