@@ -142,7 +142,7 @@ func TestController_RetainedRange_IsTakenOver(t *testing.T) {
 	require.Equal(t, "removed | InternalIP=192.0.2.3 | 10.0.1.0/24(former)", r.rowOf("b"))
 }
 
-// A node joins again under its name with another range. Its CiliumNode does not list the range of before, and a second removal does not extend the deadline.
+// A node joins again under its name with another range. Its CiliumNode does not list its previous range, and a second removal does not extend the deadline.
 func TestController_NodeJoinsAgain_KeepsFormerRange(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
