@@ -114,14 +114,7 @@ func claimsOf(o object) (list []netip.Prefix) {
 			claim(clusternodes.Whole(addr))
 		}
 	}
-	if o.retained != nil {
-		for _, p := range o.retained.Row.CIDRs {
-			claim(p)
-		}
-		for _, a := range o.retained.Row.Addresses {
-			claim(clusternodes.Whole(a.Addr))
-		}
-	}
+	o.retained.each(claim)
 	limit := len(list) + 2*maxClaims // for the Node and the CiliumNode
 	read := func(text string, whole bool) {
 		if text == "" || len(list) >= limit {

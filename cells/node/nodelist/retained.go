@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -27,6 +28,19 @@ const (
 type retained struct {
 	Row   *nodes.Node                `json:"row"`   // with accepted claims only
 	Until map[netip.Prefix]time.Time `json:"until"` // deadlines of the ranges of the row
+}
+
+// each calls do for the ranges and for the full-length prefixes of the addresses. It has no effect on nil.
+func (r *retained) each(do func(netip.Prefix)) {
+	if r == nil {
+		return
+	}
+	for _, p := range r.Row.CIDRs {
+		do(p)
+	}
+	for _, a := range r.Row.Addresses {
+		do(clusternodes.Whole(a.Addr))
+	}
 }
 
 // retain retains the claims in the row of a node. A range that the node has only because it is retained keeps its deadline.
