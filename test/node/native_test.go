@@ -13,11 +13,12 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Pods of three nodes on one link reach each other and the nodes under their own addresses, also while an agent is dead. The removal of a node deletes its
-// routes only.
+// Pods of three nodes on one link reach each other and the nodes under their own addresses, also while an agent is dead. A removed node keeps its routes for a
+// time; then only its routes are deleted.
 func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, "--routing-mode=native", "--auto-direct-node-routes")
@@ -50,7 +51,10 @@ func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 	if err := c.Forget(three); err != nil {
 		t.Fatal(err)
 	}
+	kubeNode{Node: one}.awaitRow(t, "nodes", string(nodes.Removed))
+	reachBetween(t, one, three, pods)
 	for _, n := range []*nodekit.Node{one, two} {
+		forgetRemoved(t, n)
 		eventually(t, func() error { return routesTo(t, n, 2) })
 	}
 	reachBetween(t, one, two, pods)

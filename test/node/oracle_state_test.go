@@ -21,7 +21,7 @@ import (
 const noNode = "no other node"
 
 // settled waits until the kernel of each present node holds the state that a newly started agent would write: everything about present nodes and their pods,
-// and nothing about removed ones.
+// and about removed ones only the claims that the table nodes retains.
 func (o *oracle) settled(t *testing.T) {
 	t.Helper()
 	for _, n := range o.here() {
@@ -34,6 +34,9 @@ func (o *oracle) settled(t *testing.T) {
 				return err
 			}
 			want, err := o.wantedOf(n)
+			if err == nil {
+				has, err = o.withoutRetained(t, n, has, want)
+			}
 			if err == nil {
 				err = nodekit.Changes(want, has)
 			}

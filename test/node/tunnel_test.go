@@ -53,8 +53,8 @@ func onUnderlays(t *testing.T, test func(t *testing.T, ipv6 bool, args []string)
 	}
 }
 
-// Pods of three nodes reach each other and the nodes through the tunnel, with an underlay that has no route to any pod, also while an agent is dead. The
-// removal of a node deletes its routes only.
+// Pods of three nodes reach each other and the nodes through the tunnel, with an underlay that has no route to any pod, also while an agent is dead. A removed
+// node keeps its routes for a time; then only its routes are deleted.
 func TestPrivilegedTunnel_PodsOfDifferentNodes(t *testing.T) {
 	t.Parallel()
 	onUnderlays(t, func(t *testing.T, _ bool, args []string) {
@@ -93,8 +93,10 @@ func TestPrivilegedTunnel_PodsOfDifferentNodes(t *testing.T) {
 		if err := c.Forget(three); err != nil {
 			t.Fatal(err)
 		}
-		awaitTunnel(t, one, 2)
-		awaitTunnel(t, two, 2)
+		for _, n := range []*nodekit.Node{one, two} {
+			forgetRemoved(t, n)
+			awaitTunnel(t, n, 2)
+		}
 		reachBetween(t, one, two, pods)
 		reachBetween(t, two, one, pods)
 	})

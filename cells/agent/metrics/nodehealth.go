@@ -106,10 +106,10 @@ func (c *collector) collectNodeHealth(out chan<- prometheus.Metric, txn statedb.
 	if c.NodeHealth.NumObjects(txn) == 0 {
 		return
 	}
-	hosts := map[nodehealth.State]int{nodehealth.Reachable: 0, nodehealth.Unreachable: 0, nodehealth.Unknown: c.Nodes.NumObjects(txn)}
+	hosts := map[nodehealth.State]int{nodehealth.Reachable: 0, nodehealth.Unreachable: 0, nodehealth.Unknown: nodes.CountExisting(txn, c.Nodes)}
 	endpoints := map[nodehealth.State]int{nodehealth.Reachable: 0, nodehealth.Unreachable: 0, nodehealth.Unknown: 0}
 	for n := range nodehealth.Nodes(statedb.ToSeq(c.NodeHealth.All(txn))) {
-		if _, _, found := c.Nodes.Get(txn, nodes.ByName(n.Name)); !found {
+		if row, _, found := c.Nodes.Get(txn, nodes.ByName(n.Name)); !found || row.Source == nodes.Removed {
 			continue // removed a moment ago
 		}
 		if n.Host != "" {

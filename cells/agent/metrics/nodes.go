@@ -41,7 +41,7 @@ func registerNodes(jobs job.Group, p nodeParams) error {
 	if err != nil {
 		return err
 	}
-	n := nodeEvents{counts: p.Registry.counters(nodesEvents), known: map[string]bool{}}
+	n := nodeEvents{counts: p.Registry.counters(nodesEvents), known: map[string]nodes.Source{}}
 	watchdog.Add(jobs, "count-node-events", func(ctx context.Context, _ cell.Health) error {
 		defer feed.Close()
 		return loop.Run(ctx, p.DB, loop.Options{Tables: []statedb.TableMeta{p.Nodes}}, func(r *loop.Round) error {
@@ -55,23 +55,25 @@ func registerNodes(jobs job.Group, p nodeParams) error {
 // nodeEvents counts additions, changes and removals of nodes by the source of the node's last description.
 type nodeEvents struct {
 	counts *prometheus.CounterVec
-	known  map[string]bool
+	known  map[string]nodes.Source // source of the last description, by name of the node
 }
 
 func (n nodeEvents) count(list []statedb.Change[*nodes.Node]) {
 	for _, change := range list {
-		name, event := change.Object.Name, nodeUpdated
-		switch {
-		case change.Deleted && !n.known[name]:
-			continue // added and removed between two rounds
-		case change.Deleted:
-			event = nodeDeleted
+		name, event, source := change.Object.Name, nodeUpdated, change.Object.Source
+		before, known := n.known[name]
+		switch removed := change.Deleted || source == nodes.Removed; {
+		case removed && !known:
+			continue // added and removed between two rounds, or its removal is counted already
+		case removed:
+			event, source = nodeDeleted, before
 			delete(n.known, name)
-		case !n.known[name]:
-			event = nodeAdded
-			n.known[name] = true
+		default:
+			if n.known[name] = source; !known {
+				event = nodeAdded
+			}
 		}
-		n.counts.WithLabelValues(event, string(change.Object.Source)).Inc()
+		n.counts.WithLabelValues(event, string(source)).Inc()
 	}
 }
 
@@ -81,7 +83,7 @@ func (c *collector) collectNodes(out chan<- prometheus.Metric, txn statedb.ReadT
 	for row := range c.Nodes.All(txn) {
 		rejected += len(row.Refused)
 	}
-	c.send(out, nodesAll, float64(c.Nodes.NumObjects(txn)))
+	c.send(out, nodesAll, float64(nodes.CountExisting(txn, c.Nodes)))
 	c.send(out, nodesRefused, float64(rejected))
 }
 

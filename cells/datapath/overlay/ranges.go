@@ -68,7 +68,7 @@ func (r *ranges) join(n *nodes.Node, touched map[netip.Prefix]struct{}) {
 		return
 	}
 	known := n.Address(r.agent.UnderlayIPv6).IsValid()
-	if !known && len(n.CIDRs) > 0 {
+	if !known && len(n.CIDRs) > 0 && n.Source != nodes.Removed {
 		r.unreached[n.Name] = fmt.Errorf("node %s has no %s address for the tunnel: give it an InternalIP of %[2]s, or use another --underlay-protocol "+
 			"or --routing-mode=%[3]s on all nodes", n.Name, r.agent.Underlay(), agentconfig.RoutingNative)
 	}

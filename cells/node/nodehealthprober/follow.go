@@ -1,7 +1,6 @@
 package nodehealthprober
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -21,12 +20,12 @@ func (p *prober) subscribe() (err error) {
 }
 
 // follow applies changes of nodes. If this node's own row changes, it applies all nodes, because the row determines which families can be probed. Missing nodes
-// are dropped only when the table is complete.
+// are dropped only when the table is complete. Removed nodes count as missing.
 func (p *prober) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete bool, u *update) {
 	rows := map[string]*nodes.Node{}
 	p.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
 		if after != nil {
-			rows[after.Name] = after
+			rows[after.Name] = existing(after)
 		} else {
 			rows[before.Name] = nil
 		}
@@ -35,11 +34,13 @@ func (p *prober) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 	self := p.rows.All()[p.agent.NodeName]
 	if self != p.self {
 		p.self = self
-		maps.Copy(rows, p.rows.All())
+		for name, row := range p.rows.All() {
+			rows[name] = existing(row)
+		}
 	}
 	if complete && !p.complete {
 		for name := range p.targets {
-			rows[name] = p.rows.All()[name]
+			rows[name] = existing(p.rows.All()[name])
 		}
 	}
 	p.complete = complete
@@ -58,6 +59,14 @@ func (p *prober) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 			p.replace(txn, t, pathsOf(node, self, p.agent), u)
 		}
 	}
+}
+
+// existing returns the row of a node, or nil for a removed node or nil.
+func existing(row *nodes.Node) *nodes.Node {
+	if row != nil && row.Source == nodes.Removed {
+		return nil
+	}
+	return row
 }
 
 // replace sets the paths of a target. Rows of unchanged addresses of the same node keep their verdicts; a target with a new address is visited soon.

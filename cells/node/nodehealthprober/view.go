@@ -91,14 +91,14 @@ func (v *view) with(other string) *digest {
 	return &digest{len(v.known), v.sum ^ v.known[v.self] ^ v.known[other]}
 }
 
-// hashOf hashes the properties of a node that all agents read from the same objects, in any order. It does not protect against a forged digest, and need not: a
-// node can only make its own agent suspect.
+// hashOf hashes the properties of a node that all agents read from the same objects, in any order. Former ranges are not among them: they depend on what an
+// agent has seen. It does not protect against a forged digest, and need not: a node can only make its own agent suspect.
 func hashOf(cluster string, node *nodes.Node) uint64 {
 	parts := make([]string, 0, len(node.Addresses)+len(node.CIDRs))
 	for _, a := range node.Addresses {
 		parts = append(parts, a.Type+"="+a.Addr.String())
 	}
-	for _, p := range node.CIDRs {
+	for _, p := range node.CIDRs[:len(node.CIDRs)-node.Former] {
 		parts = append(parts, p.String())
 	}
 	slices.Sort(parts)

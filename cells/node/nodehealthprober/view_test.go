@@ -348,8 +348,9 @@ func TestHashOf_RelevantFields(t *testing.T) {
 	turned := *base
 	turned.Addresses = []nodes.Address{base.Addresses[1], base.Addresses[0]}
 	turned.Source, turned.FromNode, turned.Refused = nodes.CiliumNode, 1, []nodes.Refusal{{Claim: "x"}}
+	turned.CIDRs, turned.Former = append(slices.Clone(base.CIDRs), netip.MustParsePrefix("10.99.0.0/24")), 1
 	if got := hashOf("blue", &turned); got != want {
-		t.Errorf("order, source and refusals change the hash")
+		t.Errorf("order, source, refusals and former ranges change the hash")
 	}
 	seen := map[uint64]string{want: "nothing"}
 	for name, change := range map[string]func(*nodes.Node){

@@ -78,6 +78,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if rest := c.report(health); rest > 0 {
 			r.Within(rest)
 		}
+		if next := c.Had.next(); next > 0 {
+			r.Within(next)
+		}
 		return nil
 	})
 	if err == nil {
@@ -116,6 +119,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	some := c.resolver.together()
 	var k8sNodes []*k8s.Node
 	var ciliumNodes []*cilium.Node
+	var former []*retained
 	for name := range some {
 		o := c.object(txn, name)
 		if o.node != nil {
@@ -124,10 +128,13 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 		if o.cilium != nil {
 			ciliumNodes = append(ciliumNodes, o.cilium)
 		}
+		if o.retained != nil {
+			former = append(former, o.retained)
+		}
 	}
 	var rows []*nodes.Node
 	if len(some) > 0 {
-		rows = resolve(c.self, c.Agent.IPAM == agentconfig.IPAMKubernetes, c.Had, k8sNodes, ciliumNodes)
+		rows = resolve(c.self, c.Agent.IPAM == agentconfig.IPAMKubernetes, c.Had, k8sNodes, ciliumNodes, former...)
 	}
 	_, own := some[c.self.Name]
 	rows = slices.DeleteFunc(rows, func(n *nodes.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node overlaps the claims of these nodes
@@ -141,11 +148,25 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 // follow applies the changes of the objects to the resolver.
 func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	names := map[string]struct{}{}
+	apply := func(name string, deleted bool) {
+		names[name] = struct{}{}
+		if row, _, found := c.Table.Get(c.DB.ReadTxn(), nodes.ByName(name)); deleted && found && name != c.Agent.NodeName {
+			c.Had.retain(row)
+		}
+	}
 	for _, change := range c.nodeChanges.UpTo(txn, changed) {
-		names[change.Object.Name] = struct{}{}
+		apply(change.Object.Name, change.Deleted)
 	}
 	for _, change := range c.ciliumNodeChanges.UpTo(txn, changed) {
-		names[change.Object.Name] = struct{}{}
+		apply(change.Object.Name, change.Deleted)
+	}
+	for _, name := range c.Had.expire() {
+		names[name] = struct{}{}
+	}
+	if c.self == nil { // first round
+		for name := range c.Had.retained {
+			names[name] = struct{}{}
+		}
 	}
 	self, _, found := c.LocalNode.Get(txn, localnode.ByName(c.Agent.NodeName))
 	if !found {
@@ -178,6 +199,8 @@ func (c *controller) object(txn statedb.ReadTxn, name string) (o object) {
 	}
 	if name == c.self.Name {
 		o.local = c.self
+	} else {
+		o.retained = c.Had.retained[name]
 	}
 	return o
 }
@@ -188,12 +211,15 @@ func (c *controller) commit(some map[string]struct{}, rows []*nodes.Node, comple
 	for _, row := range rows {
 		known[row.Name] = row
 		c.Had.take(row.Name, c.decided(row))
+		c.Had.confirm(row)
 		delete(c.gone, row.Name)
 	}
 	for name := range some {
 		delete(c.rejected, name)
 		if row := known[name]; row == nil {
 			c.gone[name] = struct{}{}
+			c.Had.keep(name, func(netip.Prefix) bool { return false })
+			c.resolver.replace(name, object{}) // without a retained claim
 		} else if len(row.Refused) > 0 {
 			c.rejected[name] = row
 		}
@@ -243,8 +269,8 @@ func (c *controller) decided(row *nodes.Node) []netip.Prefix {
 	return row.CIDRs[:len(row.CIDRs)-row.Former]
 }
 
-// report writes the file of previous ranges and sets the health of the module: degraded while a claim is refused. It returns the time after which the file must
-// be written without a change; 0 for never.
+// report writes the files of previous ranges and sets the health of the module: degraded while a claim is refused. It returns the time after which the files
+// must be written without a change; 0 for never.
 func (c *controller) report(health cell.Health) (rest time.Duration) {
 	var rejected []error
 	count := 0
@@ -262,7 +288,22 @@ func (c *controller) report(health cell.Health) (rest time.Duration) {
 	case count > 0:
 		health.Degraded(fmt.Sprintf("%d claims of nodes are rejected: `db show nodes` lists them", count), errors.Join(rejected...))
 	default:
-		health.OK(fmt.Sprintf("%d nodes", len(c.resolver.claims)))
+		health.OK(c.count())
 	}
 	return rest
+}
+
+// count returns the number of nodes for health.
+func (c *controller) count() string {
+	removed, txn := 0, c.DB.ReadTxn()
+	for name := range c.Had.retained {
+		if row, _, found := c.Table.Get(txn, nodes.ByName(name)); found && row.Source == nodes.Removed {
+			removed++
+		}
+	}
+	text := fmt.Sprintf("%d nodes", len(c.resolver.claims)-removed)
+	if removed > 0 {
+		text += fmt.Sprintf(", %d more removed (ranges retained)", removed)
+	}
+	return text
 }

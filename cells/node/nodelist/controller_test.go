@@ -3,8 +3,10 @@ package nodelist
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,7 +102,7 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	}
 }
 
-// TestController_MatchesFullResolution changes objects at random. Rows without an object stay until the objects are complete.
+// TestController_MatchesFullResolution changes objects at random. Rows without an object or a retained range stay until the objects are complete.
 func TestController_MatchesFullResolution(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -123,7 +125,7 @@ func TestController_MatchesFullResolution(t *testing.T) {
 				clear(rows)
 			}
 			count := 0
-			for _, row := range resolve(r.self, false, &trustedRanges{}, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn))) {
+			for _, row := range resolve(r.self, false, &trustedRanges{}, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn)), slices.Collect(maps.Values(r.Had.retained))...) {
 				rows[row.Name] = row
 				if count += len(row.Refused); len(row.Refused) > 0 {
 					require.Equal(t, row, r.rejected[row.Name])

@@ -4,6 +4,6 @@
 //
 // Objects of different nodes may conflict: two nodes with one address, overlapping ranges, a CiliumNode that claims an address of another node. resolve.go
 // defines the precedence: the agent of one node cannot take an address or range in the Node of another, and its kubelet can take only one address of each
-// family. The row of the claimant and the health of the module list a refused claim with the name of the owner. The table is computed again after a restart; a
-// file stores the former ranges of nodes.
+// family. The row of the claimant and the health of the module list a refused claim with the name of the owner. The table is computed again after a
+// restart; files store the former ranges of nodes, and the claims of nodes whose objects were deleted.
 package nodelist

@@ -28,6 +28,8 @@ type candidate struct {
 	created int64
 	node    *k8s.Node    // nil without one
 	cilium  *cilium.Node // nil without one
+
+	retained *retained // nil without retained claims
 }
 
 // resolve assigns addresses and pod ranges to nodes. Claims of trusted writers have precedence, and among equal writers the claims of the older node.
@@ -39,8 +41,10 @@ type candidate struct {
 // Otherwise (--ipam=cluster-pool) it is: the local node's own state; the main addresses of Nodes, one of each family; ranges of CiliumNodes, which the cluster
 // role writes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write its Node's ranges while it has none; other
 // addresses of Nodes; addresses of CiliumNodes.
-func resolve(self *localnode.LocalNode, nodesDecide bool, had *trustedRanges, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node) []*nodes.Node {
-	all := candidates(self.Name, k8sNodes, ciliumNodes)
+//
+// Retained claims have the lowest precedence, except that a node has its retained ranges when it claims addresses in them.
+func resolve(self *localnode.LocalNode, nodesDecide bool, had *trustedRanges, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node, former ...*retained) []*nodes.Node {
+	all := candidates(self.Name, k8sNodes, ciliumNodes, former)
 	c := claims{nodesDecide: nodesDecide, had: had}
 	for _, n := range all {
 		if n.row.Name == self.Name {
@@ -50,24 +54,26 @@ func resolve(self *localnode.LocalNode, nodesDecide bool, had *trustedRanges, k8
 	for _, n := range all {
 		c.announce(n)
 	}
-	order := []func(*candidate){c.mainAddresses, c.ciliumRanges, c.previousRanges, c.specRanges, c.nodeAddresses, c.ciliumAddresses}
+	order := []func(*candidate){c.mainAddresses, c.ciliumRanges, c.previousRanges, c.specRanges, c.nodeAddresses}
 	if nodesDecide {
-		order = []func(*candidate){c.specRanges, c.mainAddresses, c.nodeAddresses, c.ciliumRanges, c.previousRanges, c.ciliumAddresses}
+		order = []func(*candidate){c.specRanges, c.mainAddresses, c.nodeAddresses, c.ciliumRanges, c.previousRanges}
 	}
-	for _, claim := range order {
+	for _, claim := range append(order, c.retainedRanges, c.ciliumAddresses, c.retainedAddresses) {
 		for _, n := range all {
 			claim(n)
 		}
 	}
 	rows := make([]*nodes.Node, 0, len(all))
 	for _, n := range all {
-		rows = append(rows, n.row)
+		if n.row.Source != nodes.Removed || len(n.row.CIDRs) > 0 {
+			rows = append(rows, n.row)
+		}
 	}
 	return rows
 }
 
 // candidates returns all nodes, the local one included, sorted by age.
-func candidates(self string, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node) []*candidate {
+func candidates(self string, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node, former []*retained) []*candidate {
 	byName := map[string]*candidate{self: {row: &nodes.Node{Name: self, Source: nodes.Local}}}
 	for _, n := range k8sNodes {
 		c := byName[n.Name]
@@ -86,6 +92,16 @@ func candidates(self string, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node) [
 		c.row.Receives, c.row.EncryptionKey = receivesOf(n), n.EncryptionKey
 		if c.cilium = n; n.Name != self {
 			c.row.Source = nodes.CiliumNode
+		}
+	}
+	for _, r := range former {
+		c := byName[r.Row.Name]
+		if c == nil {
+			c = &candidate{row: &nodes.Node{Name: r.Row.Name, UID: r.Row.UID, Source: nodes.Removed}}
+			byName[r.Row.Name] = c
+		}
+		if c.retained = r; c.cilium == nil {
+			c.row.Receives, c.row.EncryptionKey = r.Row.Receives, r.Row.EncryptionKey
 		}
 	}
 	all := make([]*candidate, 0, len(byName))

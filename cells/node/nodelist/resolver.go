@@ -30,6 +30,8 @@ type object struct {
 	node   *k8s.Node            // nil without one
 	cilium *cilium.Node         // nil without one
 	local  *localnode.LocalNode // nil for other nodes
+
+	retained *retained // nil without retained claims
 }
 
 // replace sets the object of a node, and touches the node and all nodes that its previous claims overlap.
@@ -112,6 +114,7 @@ func claimsOf(o object) (list []netip.Prefix) {
 			claim(clusternodes.Whole(addr))
 		}
 	}
+	o.retained.each(claim)
 	limit := len(list) + 2*maxClaims // for the Node and the CiliumNode
 	read := func(text string, whole bool) {
 		if text == "" || len(list) >= limit {

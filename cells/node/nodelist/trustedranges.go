@@ -25,15 +25,17 @@ const (
 )
 
 // trustedRanges are the pod ranges that nodes had by decision of a writer other than their agents, by node name: the ranges of Nodes, or with --ipam=cluster-pool the
-// ranges that the cluster role assigned. With nodesDecide, only these count as former ranges of a node. A file stores them for the next run.
+// ranges that the cluster role assigned. With nodesDecide, only these count as former ranges of a node. It also has the claims of nodes whose objects were
+// deleted. Files store both for the next run.
 type trustedRanges struct {
-	store  *statefile.Store
-	log    *slog.Logger
-	ranges map[string][]netip.Prefix
-	dirty  bool      // the file is out of date
-	full   bool      // the limit has excluded a node
-	due    time.Time // earliest time of the next write
-	pace   throttle.Limit
+	store    *statefile.Store
+	log      *slog.Logger
+	ranges   map[string][]netip.Prefix
+	retained map[string]*retained // nodes with a deleted object, by name
+	dirty    bool                 // the files are out of date
+	full     bool                 // the limit has excluded a node
+	due      time.Time            // earliest time of the next write
+	pace     throttle.Limit
 }
 
 const (
@@ -46,30 +48,42 @@ const (
 
 func newTrustedRanges(s agentconfig.Agent, log *slog.Logger) *trustedRanges {
 	return &trustedRanges{store: statefile.New(filepath.Join(s.StateDir, trustedRangesKind), trustedRangesKind), log: log, ranges: map[string][]netip.Prefix{},
-		pace: throttle.Limit{Ratio: writeRatio, Max: longestPause, Measure: throttle.WallTime}}
+		retained: map[string]*retained{}, pace: throttle.Limit{Ratio: writeRatio, Max: longestPause, Measure: throttle.WallTime}}
 }
 
-// load reads the file of the previous run. It quarantines an unusable file: nodes have their current ranges without it.
+// load reads the files of the previous run. It quarantines an unusable file: nodes have their current ranges without it.
 func (s *trustedRanges) load() {
 	files, err := s.store.ReadAll()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("The previous ranges of nodes cannot be read; pods with addresses in them may get the identity world", "error", err)
 	}
 	for _, f := range files {
-		if f.Name != trustedRangesFile {
-			continue
+		var invalid error
+		switch f.Name {
+		case trustedRangesFile:
+			invalid = read(f, s.ranges)
+		case retainedFile:
+			invalid = read(f, s.retained)
 		}
-		ranges := map[string][]netip.Prefix{}
-		if f.Err == nil {
-			f.Err = json.Unmarshal(f.Document, &ranges)
-		}
-		if f.Err != nil {
+		if invalid != nil {
 			kept, err := s.store.Quarantine(f.Name)
-			s.log.Warn("The previous ranges of nodes cannot be used; pods with addresses in them may get the identity world", "keptAs", kept, "error", errors.Join(f.Err, err))
-			continue
+			s.log.Warn("The previous ranges of nodes cannot be used; pods with addresses in them may get the identity world", "keptAs", kept, "error", errors.Join(invalid, err))
 		}
-		maps.Copy(s.ranges, ranges)
 	}
+	s.restore()
+}
+
+// read adds the document of a file to a map. It adds nothing after an error.
+func read[V any](f statefile.File, to map[string]V) error {
+	if f.Err != nil {
+		return f.Err
+	}
+	document := map[string]V{}
+	if err := json.Unmarshal(f.Document, &document); err != nil {
+		return fmt.Errorf("decode %s: %w", f.Name, err)
+	}
+	maps.Copy(to, document)
+	return nil
 }
 
 // take adds the first maxNoted ranges of a node, and keeps the last maxNoted ranges of each node.
@@ -98,7 +112,7 @@ func (s *trustedRanges) forget(removed func(node string) bool) {
 	s.dirty = s.dirty || len(s.ranges) != before
 }
 
-// save writes the file if it is out of date and the pause after the previous write has ended. It returns the rest of the pause if a write remains to be done.
+// save writes the files if they are out of date and the pause after the previous write has ended. It returns the rest of the pause if a write remains to be done.
 func (s *trustedRanges) save() (rest time.Duration, err error) {
 	if !s.dirty {
 		return 0, nil
@@ -108,7 +122,7 @@ func (s *trustedRanges) save() (rest time.Duration, err error) {
 	}
 	took := s.pace.Measure(func() {
 		if err = s.store.Open(); err == nil {
-			err = s.store.Write(trustedRangesFile, s.ranges)
+			err = errors.Join(s.store.Write(trustedRangesFile, s.ranges), s.store.Write(retainedFile, s.retained))
 		}
 	})
 	if err != nil {
@@ -118,7 +132,7 @@ func (s *trustedRanges) save() (rest time.Duration, err error) {
 	return 0, nil
 }
 
-// flush writes the file if it is out of date, when the agent stops.
+// flush writes the files if they are out of date, when the agent stops.
 func (s *trustedRanges) flush() {
 	s.due = time.Time{}
 	if _, err := s.save(); err != nil {

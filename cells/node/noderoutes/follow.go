@@ -200,6 +200,9 @@ func (r *routing) join(n *nodes.Node, places map[netip.Prefix]struct{}) {
 			c.direct = r.tunnel.direct(n, c.size, r.network.Network)
 		}
 	}
+	if n.Source == nodes.Removed {
+		problems = nil // another node may have its address
+	}
 	for _, err := range problems {
 		if u := (unreachable{}); errors.As(err, &u) && r.Config.DirectRoutingSkipUnreachable {
 			r.skipped[n.Name] = struct{}{}

@@ -238,7 +238,7 @@ func (t *tester) soon(spread time.Duration) time.Time {
 	return time.Now().Add(rand.N(max(spread, 1)))
 }
 
-// follow applies changes of nodes. Missing nodes are dropped only when the table is complete.
+// follow applies changes of nodes. Missing nodes are dropped only when the table is complete. Removed nodes count as missing.
 func (t *tester) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete bool, u *update) {
 	joined := t.known // nodes that arrive after the table was complete have joined; earlier ones existed before this agent
 	names := map[string]struct{}{}
@@ -260,7 +260,7 @@ func (t *tester) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 	for name := range names {
 		node, to := t.rows.All()[name], t.targets[name]
 		switch {
-		case node != nil && node.Source != nodes.Local && name != t.in.Agent.NodeName:
+		case node != nil && node.Source != nodes.Local && node.Source != nodes.Removed && name != t.in.Agent.NodeName:
 			if at := peerOf(node, t.in.Agent); to == nil || to.peer != at {
 				replaced = append(replaced, t.replace(name, at, joined, u))
 			}

@@ -50,12 +50,11 @@ type Summary struct {
 	Unreachable      []string // sorted names
 }
 
-// Summarize counts all nodes of the cluster, including this one. A node without an address counts as unknown. Rows of a recently removed node do not
-// count.
+// Summarize counts all nodes of the cluster, including this one. A node without an address counts as unknown. Removed nodes do not count.
 func Summarize(txn statedb.ReadTxn, all statedb.Table[*nodes.Node], paths statedb.Table[*Path]) Summary {
-	s := Summary{Nodes: all.NumObjects(txn)}
+	s := Summary{Nodes: nodes.CountExisting(txn, all)}
 	for n := range Nodes(statedb.ToSeq(paths.All(txn))) {
-		if _, _, found := all.Get(txn, nodes.ByName(n.Name)); !found {
+		if row, _, found := all.Get(txn, nodes.ByName(n.Name)); !found || row.Source == nodes.Removed {
 			continue
 		}
 		switch n.State() {

@@ -22,6 +22,7 @@ const (
 	Local      Source = "local"           // this node
 	Kubernetes Source = "kubernetes"      // a Node
 	CiliumNode Source = "custom-resource" // a CiliumNode, with or without a Node
+	Removed    Source = "removed"         // no object: they were deleted a short time ago, and containers of the node may still run
 )
 
 // Types of addresses, as Kubernetes and Cilium write them.
@@ -151,6 +152,16 @@ var addressIndex = statedb.Index[*Node, netip.Addr]{
 
 // ByName finds a node.
 var ByName = nameIndex.Query
+
+// CountExisting returns the number of nodes without the removed ones.
+func CountExisting(txn statedb.ReadTxn, table statedb.Table[*Node]) (n int) {
+	for row := range table.All(txn) {
+		if row.Source != Removed {
+			n++
+		}
+	}
+	return n
+}
 
 // NewTable makes the table "nodes".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Node], error) {
