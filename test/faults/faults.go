@@ -80,7 +80,7 @@ var faults = []fault{
 			"write := slices.Concat(d.AddedAllows, d.AddedDenies, d.Changed, d.Renamed)"),
 		packages: []string{"./cells/policy/policymaps"}, tests: "TestScripts"},
 	{name: "foreign-route-replaced", about: "a route of another program is taken over", tier: "hermetic",
-		changes:  one("cells/datapath/routereconciler/ops.go", "if have.Protocol != desiredroutes.Protocol {", "if have.Protocol != desiredroutes.Protocol && false {"),
+		changes:  one("cells/datapath/routereconciler/ops.go", "if have.Protocol != desiredroutes.Protocol {\n\t\t\treturn fmt.Errorf(", "if have.Protocol != desiredroutes.Protocol && false {\n\t\t\treturn fmt.Errorf("),
 		packages: []string{"./cells/datapath/routereconciler"}, tests: "TestScripts"},
 	{name: "each-reflector-waits-alone", about: "reflectors do not notice that a server answers again", tier: "hermetic",
 		changes:  one("cells/kubernetes/k8stables/reflectors/retry.go", "\t\tcase <-changed:\n", "\t\tcase <-make(chan struct{}):\n\t\t\t_ = changed\n"),
