@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
@@ -337,7 +338,12 @@ var endpointIndex = statedb.Index[*Endpoint, string]{
 var EndpointByName = endpointIndex.Query
 
 // NewEndpointTable makes the table "cilium-endpoints". It has no index by address, which would take 0.3 kB for each pod of the cluster: package podclaims
-// finds rows by their addresses.
+// finds rows by their addresses. A watch channel of a query closes after any change of the table, because channels of single rows would take more than 0.1 kB for
+// each pod of the cluster.
 func NewEndpointTable(db *statedb.DB) (statedb.RWTable[*Endpoint], error) {
-	return statedb.NewTable(db, "cilium-endpoints", endpointIndex)
+	table, err := statedb.NewTable(db, "cilium-endpoints", endpointIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }
