@@ -19,8 +19,8 @@ const (
 	manyPods  = 20_000
 )
 
-// podBytes limits the heap in bytes for a pod of another node, with its rows in cilium-endpoints and ipcache.
-const podBytes = 890
+// podBytes limits the heap in bytes for a pod of another node, with its rows in cilium-endpoints and ipcache. It is 1.15 times the measured value.
+const podBytes = 650
 
 // TestRemote_TwentyThousandPods checks that all pods are claimed and that their memory stays below the limit.
 func TestRemote_TwentyThousandPods(t *testing.T) {

@@ -151,6 +151,9 @@ func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix, change func()
 	case want == nil && found:
 		_, _, _ = w.table.Delete(txn, have)
 	case want != nil && (!found || !want.Equal(have)):
+		if found {
+			want.Replaces(have)
+		}
 		_, _, _ = w.table.Insert(txn, want)
 	default:
 		return

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
@@ -35,20 +35,42 @@ type EndpointFields struct {
 }
 
 // Endpoint is a CiliumEndpoint: any pod of the cluster, including pods of this node. A cluster may have 150,000 pods, so a row is two allocations: the
-// struct (64 bytes) and its text. It holds only the fields that the datapath needs, and shares values that are equal for the pods of a node or a
+// struct (48 bytes) and its text. It holds only the fields that the datapath needs, and shares values that are equal for the pods of a node or a
 // deployment. Rows are immutable; [NewEndpoint] creates them.
 type Endpoint struct {
-	text                   string // "namespace/name", then the UID (16 bytes if it is a UUID), then the 16 bytes of the IPv6 address if there is one
-	node                   unique.Handle[endpointNode]
-	ports                  unique.Handle[endpointPorts]
-	rare                   *rareFields // nil for almost all rows
-	created                int64
-	identity               uint32
-	ipv4                   [4]byte
-	namespaceEnd, nameEnd  uint16 // in text
-	hasIPv4, hasIPv6, turn bool   // turn: the IPv6 address is the first one
-	uuid                   bool   // the UID is a UUID
+	text     string // "namespace/name", then the UID (16 bytes if it is a UUID), then the 16 bytes of the IPv6 address if there is one
+	node     unique.Handle[endpointNode]
+	more     unique.Handle[endpointMore] // zero for almost all rows without ports
+	created  uint32                      // 0 if rareFields has it
+	identity uint32
+	ipv4     [4]byte
+	layout   layout
 }
+
+// layout holds the end of the namespace and the end of the name in the text, and four flags.
+type layout uint32
+
+const (
+	endBits        = 14
+	maxEnd  layout = 1<<endBits - 1
+
+	hasIPv4   layout = 1 << (2 * endBits)
+	hasIPv6   layout = hasIPv4 << 1
+	ipv6First layout = hasIPv4 << 2 // the IPv6 address is the first one
+	hasUUID   layout = hasIPv4 << 3 // the UID is a UUID
+
+	ofObject = maxEnd | maxEnd<<endBits | hasUUID // the bits that describe name and UID
+)
+
+func layoutOf(namespaceEnd, nameEnd int) layout {
+	return layout(namespaceEnd)&maxEnd | layout(nameEnd)&maxEnd<<endBits
+}
+
+func (l layout) namespaceEnd() int { return int(l & maxEnd) }
+
+func (l layout) nameEnd() int { return int(l >> endBits & maxEnd) }
+
+func (l layout) has(flag layout) bool { return l&flag != 0 }
 
 // endpointNode holds the values that are the same for all pods of a node.
 type endpointNode struct {
@@ -62,25 +84,39 @@ type endpointPorts struct {
 	rest  unique.Handle[endpointPorts] // zero at the end
 }
 
-// rareFields are fields that rows of pods of other nodes usually lack.
+// endpointMore holds fields that rows of pods of other nodes usually lack.
+type endpointMore struct {
+	ports unique.Handle[endpointPorts]
+	rare  *rareFields // nil for almost all rows
+}
+
+// rareFields are fields that are set in few rows.
 type rareFields struct {
 	addrs   []netip.Addr // all addresses, if the row itself cannot hold them (more than one of a family)
+	created int64        // if the row itself cannot hold it (negative, or after 2106)
 	written uint64
 }
 
 // errLongName does not occur for objects of an API server, whose names have at most 253 bytes.
-var errLongName = errors.New("namespace and name must not have more than 65,535 bytes")
+var errLongName = errors.New("namespace and name must not have more than 16,382 bytes")
 
-// NewEndpoint returns a row. Namespace and name must not have more than 65,535 bytes together.
+// NewEndpoint returns a row. Namespace and name must not have more than 16,382 bytes together.
 func NewEndpoint(f EndpointFields) *Endpoint {
-	e := &Endpoint{created: f.Created, identity: f.Identity, namespaceEnd: uint16(len(f.Namespace)), nameEnd: uint16(len(f.Namespace) + 1 + len(f.Name))}
-	var id, ipv6 [16]byte
-	holds := !slices.ContainsFunc(f.Addrs, func(addr netip.Addr) bool { return !e.hold(addr, &ipv6) })
+	e := &Endpoint{identity: f.Identity, layout: layoutOf(len(f.Namespace), len(f.Namespace)+1+len(f.Name))}
+	var ipv6 [16]byte
+	rare := rareFields{written: f.Written}
+	if slices.ContainsFunc(f.Addrs, func(addr netip.Addr) bool { return !e.hold(addr, &ipv6) }) {
+		rare.addrs = slices.Clone(f.Addrs)
+	}
+	if e.created = uint32(f.Created); int64(e.created) != f.Created {
+		e.created, rare.created = 0, f.Created
+	}
 	address := ipv6[:]
-	if !e.hasIPv6 {
+	if !e.layout.has(hasIPv6) {
 		address = nil
 	}
-	if id, e.uuid = parseUUID(f.UID); e.uuid {
+	if id, ok := parseUUID(f.UID); ok {
+		e.layout |= hasUUID
 		e.text = f.Namespace + "/" + f.Name + string(id[:]) + string(address)
 	} else {
 		e.text = f.Namespace + "/" + f.Name + f.UID + string(address)
@@ -88,14 +124,15 @@ func NewEndpoint(f EndpointFields) *Endpoint {
 	if f.Node.IsValid() || f.Host != "" {
 		e.node = unique.Make(endpointNode{f.Node, f.Host})
 	}
+	var more endpointMore
 	for _, port := range slices.Backward(f.Ports) {
-		e.ports = unique.Make(endpointPorts{port, e.ports})
+		more.ports = unique.Make(endpointPorts{port, more.ports})
 	}
-	if !holds || f.Written != 0 {
-		e.rare = &rareFields{written: f.Written}
+	if rare.addrs != nil || rare.created != 0 || rare.written != 0 {
+		more.rare = &rareFields{rare.addrs, rare.created, rare.written}
 	}
-	if !holds {
-		e.rare.addrs = slices.Clone(f.Addrs)
+	if more != (endpointMore{}) {
+		e.more = unique.Make(more)
 	}
 	return e
 }
@@ -103,10 +140,15 @@ func NewEndpoint(f EndpointFields) *Endpoint {
 // hold adds an address if the row itself has a slot for it, and reports whether it has. The IPv6 slot is at the end of the text.
 func (e *Endpoint) hold(addr netip.Addr, ipv6 *[16]byte) bool {
 	switch {
-	case addr.Is4() && !e.hasIPv4:
-		e.ipv4, e.hasIPv4 = addr.As4(), true
-	case addr.Is6() && addr.Zone() == "" && !e.hasIPv6:
-		*ipv6, e.hasIPv6, e.turn = addr.As16(), true, !e.hasIPv4
+	case addr.Is4() && !e.layout.has(hasIPv4):
+		e.ipv4 = addr.As4()
+		e.layout |= hasIPv4
+	case addr.Is6() && addr.Zone() == "" && !e.layout.has(hasIPv6):
+		*ipv6 = addr.As16()
+		if !e.layout.has(hasIPv4) {
+			e.layout |= ipv6First
+		}
+		e.layout |= hasIPv6
 	default:
 		return false
 	}
@@ -114,25 +156,28 @@ func (e *Endpoint) hold(addr netip.Addr, ipv6 *[16]byte) bool {
 }
 
 // Key is "namespace/name".
-func (e *Endpoint) Key() string { return e.text[:e.nameEnd] }
+func (e *Endpoint) Key() string { return e.text[:e.layout.nameEnd()] }
 
 // Namespace is the namespace of the pod.
-func (e *Endpoint) Namespace() string { return e.text[:e.namespaceEnd] }
+func (e *Endpoint) Namespace() string { return e.text[:e.layout.namespaceEnd()] }
 
 // Name is the name of the pod.
-func (e *Endpoint) Name() string { return e.text[min(e.namespaceEnd+1, e.nameEnd):e.nameEnd] }
+func (e *Endpoint) Name() string {
+	end := e.layout.nameEnd()
+	return e.text[min(e.layout.namespaceEnd()+1, end):end]
+}
 
 // UID is the UID of the object.
 func (e *Endpoint) UID() string {
-	uid := e.text[e.nameEnd:e.uidEnd()]
-	if e.uuid {
+	uid := e.text[e.layout.nameEnd():e.uidEnd()]
+	if e.layout.has(hasUUID) {
 		return formatUUID([16]byte([]byte(uid)))
 	}
 	return uid
 }
 
 func (e *Endpoint) uidEnd() int {
-	if e.hasIPv6 {
+	if e.layout.has(hasIPv6) {
 		return len(e.text) - 16
 	}
 	return len(e.text)
@@ -140,11 +185,16 @@ func (e *Endpoint) uidEnd() int {
 
 // SameObject reports whether two rows describe the same object: same name and same UID.
 func (e *Endpoint) SameObject(o *Endpoint) bool {
-	return e.text[:e.uidEnd()] == o.text[:o.uidEnd()] && e.nameEnd == o.nameEnd && e.namespaceEnd == o.namespaceEnd && e.uuid == o.uuid
+	return e.text[:e.uidEnd()] == o.text[:o.uidEnd()] && e.layout&ofObject == o.layout&ofObject
 }
 
 // Created is the time at which the API server made the object, in seconds since 1970; 0 when not known.
-func (e *Endpoint) Created() int64 { return e.created }
+func (e *Endpoint) Created() int64 {
+	if rare := e.extra().rare; rare != nil && rare.created != 0 {
+		return rare.created
+	}
+	return int64(e.created)
+}
 
 // Identity is 0 when the pod has none yet.
 func (e *Endpoint) Identity() uint32 { return e.identity }
@@ -162,9 +212,16 @@ func (e *Endpoint) onNode() (n endpointNode) {
 	return n
 }
 
+func (e *Endpoint) extra() (m endpointMore) {
+	if e.more != (unique.Handle[endpointMore]{}) {
+		m = e.more.Value()
+	}
+	return m
+}
+
 // Ports returns the named ports of the pod's containers. Of ports with the same name and protocol the first counts.
 func (e *Endpoint) Ports() (list []k8s.ContainerPort) {
-	for rest := e.ports; rest != (unique.Handle[endpointPorts]{}); {
+	for rest := e.extra().ports; rest != (unique.Handle[endpointPorts]{}); {
 		ports := rest.Value()
 		list, rest = append(list, ports.first), ports.rest
 	}
@@ -173,21 +230,21 @@ func (e *Endpoint) Ports() (list []k8s.ContainerPort) {
 
 // Written is the [Digest] of an object that this node writes; 0 for other objects.
 func (e *Endpoint) Written() uint64 {
-	if e.rare == nil {
-		return 0
+	if rare := e.extra().rare; rare != nil {
+		return rare.written
 	}
-	return e.rare.written
+	return 0
 }
 
 // NumAddrs counts the addresses of the pod.
 func (e *Endpoint) NumAddrs() (n int) {
-	if e.rare != nil && e.rare.addrs != nil {
-		return len(e.rare.addrs)
+	if many := e.manyAddrs(); many != nil {
+		return len(many)
 	}
-	if e.hasIPv4 {
+	if e.layout.has(hasIPv4) {
 		n++
 	}
-	if e.hasIPv6 {
+	if e.layout.has(hasIPv6) {
 		n++
 	}
 	return n
@@ -195,10 +252,10 @@ func (e *Endpoint) NumAddrs() (n int) {
 
 // Addr returns address i of the pod, from 0.
 func (e *Endpoint) Addr(i int) netip.Addr {
-	if e.rare != nil && e.rare.addrs != nil {
-		return e.rare.addrs[i]
+	if many := e.manyAddrs(); many != nil {
+		return many[i]
 	}
-	if e.hasIPv6 && (i == 0) == e.turn {
+	if e.layout.has(hasIPv6) && (i == 0) == e.layout.has(ipv6First) {
 		return netip.AddrFrom16([16]byte([]byte(e.text[e.uidEnd():])))
 	}
 	return netip.AddrFrom4(e.ipv4)
@@ -227,7 +284,7 @@ func (e *Endpoint) IndexOf(addr netip.Addr) int {
 
 // Fields returns the contents of the row.
 func (e *Endpoint) Fields() EndpointFields {
-	return EndpointFields{Namespace: e.Namespace(), Name: e.Name(), UID: e.UID(), Created: e.created, Identity: e.identity, Node: e.Node(), Addrs: e.Addrs(),
+	return EndpointFields{Namespace: e.Namespace(), Name: e.Name(), UID: e.UID(), Created: e.Created(), Identity: e.identity, Node: e.Node(), Addrs: e.Addrs(),
 		Ports: e.Ports(), Host: e.Host(), Written: e.Written()}
 }
 
@@ -241,15 +298,16 @@ func (e *Endpoint) Replaces(old *Endpoint) {
 // Equal compares everything.
 func (e *Endpoint) Equal(o *Endpoint) bool {
 	a, b := *e, *o
-	a.rare, b.rare = nil, nil
-	return a == b && e.Written() == o.Written() && slices.Equal(e.manyAddrs(), o.manyAddrs())
+	a.more, b.more = unique.Handle[endpointMore]{}, unique.Handle[endpointMore]{}
+	return a == b && (e.more == o.more || e.extra().ports == o.extra().ports && e.Created() == o.Created() && e.Written() == o.Written() &&
+		slices.Equal(e.manyAddrs(), o.manyAddrs()))
 }
 
 func (e *Endpoint) manyAddrs() []netip.Addr {
-	if e.rare == nil {
-		return nil
+	if rare := e.extra().rare; rare != nil {
+		return rare.addrs
 	}
-	return e.rare.addrs
+	return nil
 }
 
 // parseUUID parses the form in which an API server writes UIDs. It rejects other forms of the same UUID.
@@ -300,7 +358,7 @@ func (e *Endpoint) read(decode func(any) error) error {
 	if err := decode(&f); err != nil {
 		return err
 	}
-	if len(f.Namespace)+1+len(f.Name) > math.MaxUint16 {
+	if len(f.Namespace)+1+len(f.Name) > int(maxEnd) {
 		return errLongName
 	}
 	*e = *NewEndpoint(f)
@@ -337,7 +395,12 @@ var endpointIndex = statedb.Index[*Endpoint, string]{
 var EndpointByName = endpointIndex.Query
 
 // NewEndpointTable makes the table "cilium-endpoints". It has no index by address, which would take 0.3 kB for each pod of the cluster: package podclaims
-// finds rows by their addresses.
+// finds rows by their addresses. A watch channel of a query closes after any change of the table, because channels of single rows would take more than 0.1 kB for
+// each pod of the cluster.
 func NewEndpointTable(db *statedb.DB) (statedb.RWTable[*Endpoint], error) {
-	return statedb.NewTable(db, "cilium-endpoints", endpointIndex)
+	table, err := statedb.NewTable(db, "cilium-endpoints", endpointIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }

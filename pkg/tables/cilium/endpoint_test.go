@@ -2,6 +2,8 @@ package cilium
 
 import (
 	"encoding/json"
+	"errors"
+	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -17,8 +19,8 @@ import (
 
 // TestEndpoint_Size checks that a row takes one allocation beside its text. There may be 150,000 rows.
 func TestEndpoint_Size(t *testing.T) {
-	if size := unsafe.Sizeof(Endpoint{}); size > 64 {
-		t.Errorf("a row has %d bytes, which is more than the size class of 64", size)
+	if size := unsafe.Sizeof(Endpoint{}); size > 48 {
+		t.Errorf("a row has %d bytes, which is more than the size class of 48", size)
 	}
 	f := EndpointFields{Namespace: "default", Name: "web-6d4cf56db6-x2vlq", UID: "5a1ef0de-0001-4000-8000-000000000001", Node: netip.MustParseAddr("192.0.2.1"),
 		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fd00::7")}, Host: "a", Ports: []k8s.ContainerPort{{Name: "web", Protocol: "TCP", Number: 80}}}
@@ -40,6 +42,38 @@ func TestReplaces_TextIsShared(t *testing.T) {
 	other.Replaces(old)
 	if unsafe.StringData(same.text) != unsafe.StringData(old.text) || other.UID() != "2" {
 		t.Errorf("%+v and %+v do not replace %+v", same, other, old)
+	}
+}
+
+// TestEndpoint_Limits checks values at and beyond the limits of the packed fields.
+func TestEndpoint_Limits(t *testing.T) {
+	t.Parallel()
+	seen := map[int64]*Endpoint{}
+	for _, created := range []int64{math.MinInt64, -1, 0, 1, math.MaxUint32, math.MaxUint32 + 1, 1 << 32 * 5, math.MaxInt64} {
+		e := NewEndpoint(EndpointFields{Namespace: "a", Name: "b", Created: created})
+		if e.Created() != created || e.Fields().Created != created {
+			t.Errorf("created is %d, want %d", e.Created(), created)
+		}
+		for other, o := range seen {
+			if e.Equal(o) || o.Equal(e) {
+				t.Errorf("a row created at %d equals a row created at %d", created, other)
+			}
+		}
+		if !e.Equal(NewEndpoint(e.Fields())) {
+			t.Errorf("a row created at %d does not equal its copy", created)
+		}
+		seen[created] = e
+	}
+	long := func(n int) string {
+		return `{"namespace":"a","name":"` + strings.Repeat("b", n-len("a/")) + `","addrs":["fd00::7","10.0.0.7"]}`
+	}
+	var e Endpoint
+	if err := json.Unmarshal([]byte(long(16383)), &e); err != nil || e.Namespace() != "a" || len(e.Name()) != 16381 || e.UID() != "" || e.NumAddrs() != 2 ||
+		e.Addr(0) != netip.MustParseAddr("fd00::7") {
+		t.Errorf("the longest name: have %d bytes of name and the addresses %v (%v)", len(e.Name()), e.Addrs(), err)
+	}
+	if err := json.Unmarshal([]byte(long(16384)), &e); !errors.Is(err, errLongName) {
+		t.Errorf("a longer name: %v", err)
 	}
 }
 

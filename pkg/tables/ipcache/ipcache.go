@@ -35,49 +35,43 @@ func (s Source) String() string {
 	return "unspec"
 }
 
-// Entry is one prefix. There is one row for each pod of the cluster, so a row takes only 64 bytes. [NewEntry] creates rows.
+// Entry is one prefix. There is one row for each pod of the cluster, so a row takes only 48 bytes and its key. [NewEntry] creates rows.
 type Entry struct {
-	key      Key
-	ipv4     bool
+	key      Key // all rows of a prefix share it with the tree of the table
 	Source   Source
 	kind     reconciler.StatusKind
 	Identity uint32 // 0: unknown, and the programs drop its packets
-	node     unique.Handle[string]
-	owner    unique.Handle[string]
+	shared   unique.Handle[shared]
 	updated  int64 // ns since 1970; 0 for never
 	id       uint64
-	problem  *string
+}
+
+// shared holds the values that are the same for all pods of a node.
+type shared struct {
+	node, owner string
+	failed      bool // the last write of the row failed, with problem
+	problem     string
 }
 
 // NewEntry returns a row without a status.
 func NewEntry(c Claim, owner string) *Entry {
-	e := &Entry{key: KeyOf(c.Prefix), ipv4: c.Prefix.Addr().Is4(), Source: c.Source, Identity: c.Identity, owner: unique.Make(owner)}
-	if c.Node != "" {
-		e.node = unique.Make(c.Node)
-	}
-	return e
+	return &Entry{key: KeyOf(c.Prefix), Source: c.Source, Identity: c.Identity, shared: unique.Make(shared{node: c.Node, owner: owner})}
 }
 
 // Prefix returns the masked prefix. /32 and /128 are written to the hash map, others to the LPM map.
-func (e *Entry) Prefix() netip.Prefix {
-	addr := netip.AddrFrom16([16]byte(e.key[:16]))
-	if e.ipv4 {
-		addr = addr.Unmap()
-	}
-	return netip.PrefixFrom(addr, int(e.key[16]))
-}
+func (e *Entry) Prefix() netip.Prefix { return e.key.prefix() }
 
 // Node returns the name of the other node that has the prefix; empty without one. The node id is looked up when the row is written.
-func (e *Entry) Node() string { return textOf(e.node) }
+func (e *Entry) Node() string { return e.sharing().node }
 
 // Owner returns the owner of the winning claim.
-func (e *Entry) Owner() string { return textOf(e.owner) }
+func (e *Entry) Owner() string { return e.sharing().owner }
 
-func textOf(h unique.Handle[string]) string {
-	if h == (unique.Handle[string]{}) {
-		return ""
+func (e *Entry) sharing() (s shared) {
+	if e.shared != (unique.Handle[shared]{}) {
+		s = e.shared.Value()
 	}
-	return h.Value()
+	return s
 }
 
 // Key returns the key of the row.
@@ -123,14 +117,25 @@ func (e *Entry) UnmarshalYAML(decode func(any) error) error { return e.read(deco
 // Clone returns a copy that may be changed and inserted.
 func (e *Entry) Clone() *Entry { c := *e; return &c }
 
+// Replaces makes e share the key of the row that it replaces, which has the same prefix: the tree of the table keeps the key of the first row of a prefix.
+func (e *Entry) Replaces(old *Entry) {
+	if e.key == old.key {
+		e.key = old.key
+	}
+}
+
 // Equal compares the desired part.
 func (e *Entry) Equal(o *Entry) bool {
-	return e.key == o.key && e.ipv4 == o.ipv4 && e.Identity == o.Identity && e.node == o.node && e.Source == o.Source && e.owner == o.owner
+	return e.key == o.key && e.Identity == o.Identity && e.Source == o.Source && (e.shared == o.shared || e.Node() == o.Node() && e.Owner() == o.Owner())
 }
 
 // GetStatus returns the status of the row.
 func (e *Entry) GetStatus() reconciler.Status {
-	s := reconciler.Status{Kind: e.kind, ID: e.id, Error: e.problem}
+	s := reconciler.Status{Kind: e.kind, ID: e.id}
+	if with := e.sharing(); with.failed {
+		problem := with.problem
+		s.Error = &problem
+	}
 	if e.updated != 0 {
 		s.UpdatedAt = time.Unix(0, e.updated)
 	}
@@ -139,9 +144,17 @@ func (e *Entry) GetStatus() reconciler.Status {
 
 // WithStatus sets the status of a clone.
 func (e *Entry) WithStatus(s reconciler.Status) *Entry {
-	e.kind, e.id, e.problem, e.updated = s.Kind, s.ID, s.Error, 0
+	e.kind, e.id, e.updated = s.Kind, s.ID, 0
 	if !s.UpdatedAt.IsZero() {
 		e.updated = s.UpdatedAt.UnixNano()
 	}
+	with := e.sharing()
+	if s.Error == nil && !with.failed {
+		return e
+	}
+	if with.failed, with.problem = s.Error != nil, ""; with.failed {
+		with.problem = *s.Error
+	}
+	e.shared = unique.Make(with)
 	return e
 }

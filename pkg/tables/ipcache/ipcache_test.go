@@ -15,8 +15,35 @@ import (
 // TestEntry_Size limits the size of a row, because there is one for each pod of the cluster.
 func TestEntry_Size(t *testing.T) {
 	t.Parallel()
-	if size := unsafe.Sizeof(Entry{}); size > 64 {
-		t.Errorf("a row has %d bytes, which is more than the size class of 64", size)
+	if size := unsafe.Sizeof(Entry{}); size > 48 {
+		t.Errorf("a row has %d bytes, which is more than the size class of 48", size)
+	}
+}
+
+// TestEntry_SharesValues checks that rows of one node share their values again after a failed write, and that a new row shares the key of the row it replaces.
+func TestEntry_SharesValues(t *testing.T) {
+	t.Parallel()
+	claim := Claim{netip.MustParsePrefix("10.0.0.7/32"), 300, "a", SourceRemote}
+	first, failed := NewEntry(claim, OwnerCiliumEndpoints), NewEntry(claim, OwnerCiliumEndpoints)
+	failed.WithStatus(reconciler.StatusError(errors.New("full")))
+	if failed.shared == first.shared || !failed.Equal(first) || !first.Equal(failed) || failed.Node() != "a" || failed.Owner() != OwnerCiliumEndpoints {
+		t.Errorf("have %+v after a failed write, want %+v with the error", failed, first)
+	}
+	if s := first.GetStatus(); s.Error != nil {
+		t.Errorf("the status of another row is %+v", s)
+	}
+	failed.WithStatus(reconciler.StatusDone())
+	if s := failed.GetStatus(); failed.shared != first.shared || s.Error != nil {
+		t.Errorf("have %+v with %+v after a write, want %+v", failed, s, first)
+	}
+	failed.Replaces(first)
+	if unsafe.StringData(string(failed.key)) != unsafe.StringData(string(first.key)) {
+		t.Error("a new row has a key of its own")
+	}
+	other := NewEntry(Claim{Prefix: netip.MustParsePrefix("10.0.0.8/32")}, "")
+	other.Replaces(first)
+	if want := netip.MustParsePrefix("10.0.0.8/32"); other.Prefix() != want || other.Equal(first) {
+		t.Errorf("have %s, want %s", other.Prefix(), want)
 	}
 }
 

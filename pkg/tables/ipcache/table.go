@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/statedb/index"
 
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
 // TableHeader implements statedb.TableWritable.
@@ -23,32 +24,76 @@ func (e *Entry) TableRow() []string {
 
 var prefixIndex = statedb.Index[*Entry, netip.Prefix]{
 	Name:       "prefix",
-	FromObject: func(e *Entry) index.KeySet { k := e.key; return index.NewKeySet(k[:]) }, // a copy, because the tree keeps the key of the first row
-	FromKey:    index.NetIPPrefix,
-	FromString: index.NetIPPrefixString,
-	Unique:     true,
+	FromObject: func(e *Entry) index.KeySet { return index.NewKeySet(index.String(string(e.key))) },
+	FromKey:    func(p netip.Prefix) index.Key { return index.String(string(KeyOf(p))) },
+	FromString: func(text string) (index.Key, error) {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, err
+		}
+		return index.String(string(KeyOf(p))), nil
+	},
+	Unique: true,
 }
 
 // ByPrefix finds a prefix.
 var ByPrefix = prefixIndex.Query
 
-// Key is the key of a row in the prefix index, as created by index.NetIPPrefix. It takes half the memory of a prefix and has no pointer.
-type Key [17]byte
+// Key is the key of a row in the prefix index: the position of the family, the address and the length of the prefix. The order of keys is the order of the
+// addresses, with IPv4 at ::ffff:0:0. Most rows are of pods with IPv4, so their keys are short: 6 bytes, of which the allocator stores two in 16 bytes.
+type Key string
+
+// The first byte of a key.
+const (
+	lowIPv6  = iota // less than ::ffff:0:0
+	onlyIPv4        // IPv4
+	highIPv6
+)
+
+const (
+	ipv4Size, ipv6Size = 1 + 4 + 1, 1 + 16 + 1                              // of keys
+	ipv4Mapped         = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff" // ::ffff:0:0/96
+)
 
 // KeyOf returns the key of a prefix.
-func KeyOf(p netip.Prefix) (k Key) {
-	addr := p.Masked().Addr().As16()
-	copy(k[:], addr[:])
-	k[len(addr)] = uint8(p.Bits())
-	return k
+func KeyOf(p netip.Prefix) Key {
+	p = p.Masked()
+	if p.Addr().Is4() {
+		a := p.Addr().As4()
+		return Key([]byte{onlyIPv4, a[0], a[1], a[2], a[3], uint8(p.Bits())})
+	}
+	var k [ipv6Size]byte
+	a := p.Addr().As16()
+	copy(k[1:], a[:])
+	k[ipv6Size-1] = uint8(p.Bits())
+	if k[0] = lowIPv6; string(a[:len(ipv4Mapped)]) >= ipv4Mapped {
+		k[0] = highIPv6
+	}
+	return Key(k[:])
+}
+
+// prefix returns the masked prefix of a key.
+func (k Key) prefix() netip.Prefix {
+	switch len(k) {
+	case ipv4Size:
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte([]byte(k[1:5]))), int(k[5]))
+	case ipv6Size:
+		return netip.PrefixFrom(netip.AddrFrom16([16]byte([]byte(k[1:17]))), int(k[17]))
+	}
+	return netip.Prefix{}
 }
 
 // ByKey finds a row by its [Key].
-func ByKey(k Key) statedb.Query[*Entry] { return prefixIndex.QueryFromKey(k[:]) }
+func ByKey(k Key) statedb.Query[*Entry] { return prefixIndex.QueryFromKey(index.String(string(k))) }
 
-// NewTable makes the table "ipcache".
+// NewTable makes the table "ipcache". A watch channel of a query closes after any change of the table, because channels of single rows would take 0.1 kB for each
+// pod of the cluster.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Entry], error) {
-	return statedb.NewTable(db, "ipcache", prefixIndex)
+	table, err := statedb.NewTable(db, "ipcache", prefixIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }
 
 // Claim is the claim of one owner to one prefix.
