@@ -10,14 +10,18 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1beta"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// status describes all nodes. NotProbed lists the nodes with an address whose last probe began before since.
+// status describes all nodes except removed ones. NotProbed lists the nodes with an address whose last probe began before since.
 func (a api) status(txn statedb.ReadTxn, since time.Time) v1beta.HealthStatusResponse {
 	s := v1beta.HealthStatusResponse{Local: v1beta.SelfStatus{Name: a.fullName(a.Agent.NodeName)},
-		ProbeInterval: a.Options.interval(a.Nodes.NumObjects(txn)).String()}
+		ProbeInterval: a.Options.interval(nodes.CountExisting(txn, a.Nodes)).String()}
 	var last time.Time
 	for node := range a.Nodes.All(txn) {
+		if node.Source == nodes.Removed {
+			continue
+		}
 		n, late := v1beta.NodeStatus{Name: a.fullName(node.Name)}, false
 		for _, kind := range []nodehealth.Kind{nodehealth.Host4, nodehealth.Host6, nodehealth.Health4, nodehealth.Health6} {
 			row, _, found := a.Paths.Get(txn, nodehealth.ByPath(node.Name, kind))

@@ -259,9 +259,9 @@ func TestAsk_HostilePeer(t *testing.T) {
 		answer func(net.Conn)
 		want   string // the error text that operators see
 	}{
-		"nonsense as digest": {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nWaggle-Nodes: 1 many 7\r\n\r\n") }, ""},
+		"nonsense as digest": {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nWaggle-Nodes: 2 many 7\r\n\r\n") }, ""},
 		"a huge digest": {func(c net.Conn) {
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nWaggle-Nodes: 1 99999999999999999999 0\r\n\r\n")
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nWaggle-Nodes: 2 99999999999999999999 0\r\n\r\n")
 		}, ""},
 		"well":            {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n") }, ""},
 		"another status":  {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 503 \x1b[2J\r\n\r\n") }, "HTTP status 503"},

@@ -19,7 +19,7 @@ const (
 	requesterHeader = "Waggle-Node"
 	digestHeader    = "Waggle-Nodes"
 	// digestVersion changes with the hashed data. Digests of different versions are not compared.
-	digestVersion = "1"
+	digestVersion = "2"
 )
 
 // digest summarizes the nodes that an agent knows. Its sum excludes the two nodes whose agents compare: each agent knows its own node before the others do, and

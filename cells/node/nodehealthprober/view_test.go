@@ -376,7 +376,7 @@ func TestHashOf_RelevantFields(t *testing.T) {
 }
 
 func FuzzParseDigest(f *testing.F) {
-	for _, text := range []string{"1 5 00000000000000ff", "1 5000 ffffffffffffffff", "", "2 5 ff", "1 -1 ff", "1 99999999999 0", "1 5", "1 5 g"} {
+	for _, text := range []string{"2 5 00000000000000ff", "2 5000 ffffffffffffffff", "", "1 5 ff", "2 -1 ff", "2 99999999999 0", "2 5", "2 5 g"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

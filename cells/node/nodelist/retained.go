@@ -1,6 +1,8 @@
 package nodelist
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,10 +18,12 @@ const (
 	// Kubernetes deletes the Pods of a missing Node about a minute later, Pods may take several minutes to terminate, and a Node that was deleted by mistake is
 	// missing until its kubelet is restarted.
 	retention = 10 * time.Minute
-	// maxRetained limits the nodes in the file. Most nodes use less than 600 bytes, and a file has at most a megabyte.
-	maxRetained = 1024
+	// maxRetained limits the nodes with retained claims.
+	maxRetained = maxTrustedNodes
 	// maxRetainedAddresses limits the addresses of each of these nodes, and maxNoted its ranges.
 	maxRetainedAddresses = 16
+	// maxStored limits the bytes of the claims in the file, because [statefile.Store] reads at most 1,048,576 bytes. Most nodes use less than 600 bytes.
+	maxStored = 1_000_000
 )
 
 // retained are the claims that a node had when its Node or its CiliumNode was deleted. Its ranges become former ranges of the node until their deadlines, and
@@ -50,7 +54,10 @@ func (s *trustedRanges) retain(row *nodes.Node) {
 	case len(row.CIDRs) == 0:
 		return
 	case !known && len(s.retained) >= maxRetained:
-		s.log.Warn("Cannot keep the ranges of a removed node: too many nodes were removed; its pods may get the identity world", "limit", maxRetained, "node", row.Name)
+		if !s.retainedFull {
+			s.log.Warn("Cannot keep the ranges of all removed nodes: too many nodes were removed; their pods may get the identity world", "limit", maxRetained, "node", row.Name)
+		}
+		s.retainedFull = true
 		return
 	case !known:
 		before = &retained{}
@@ -66,6 +73,25 @@ func (s *trustedRanges) retain(row *nodes.Node) {
 		r.Until[p] = until
 	}
 	s.retained[row.Name], s.dirty = r, true
+}
+
+// storeRetained writes the file of retained claims: those of the first nodes by name, up to maxStored bytes.
+func (s *trustedRanges) storeRetained() error {
+	size, documents := 0, map[string]json.RawMessage{}
+	for _, name := range slices.Sorted(maps.Keys(s.retained)) {
+		document, err := json.Marshal(s.retained[name])
+		if err != nil {
+			return fmt.Errorf("encode the claims of node %s: %w", name, err)
+		}
+		if size += len(name) + len(document); size > maxStored {
+			break
+		}
+		documents[name] = document
+	}
+	if err := s.store.Write(retainedFile, documents); err != nil {
+		return fmt.Errorf("store the claims of removed nodes: %w", err)
+	}
+	return nil
 }
 
 // keep ends the retention of all ranges of a node for which wanted returns false. It reports whether a range is left.
@@ -124,9 +150,10 @@ func (s *trustedRanges) confirm(row *nodes.Node) {
 	}
 }
 
-// restore checks the retained claims of the file. No deadline is later than after a deletion now, because the clock may have changed.
+// restore checks the retained claims of the file. No deadline is later than after a deletion now, because the clock may have changed. A later change of the clock
+// has no effect on the deadlines.
 func (s *trustedRanges) restore() {
-	latest := time.Now().Add(retention)
+	now := time.Now()
 	for name, r := range s.retained {
 		if r == nil || r.Row == nil || r.Row.Name != name {
 			delete(s.retained, name)
@@ -135,10 +162,7 @@ func (s *trustedRanges) restore() {
 		r.Row.Source = nodes.Removed
 		until := map[netip.Prefix]time.Time{} // only ranges of the row, and each of them
 		for _, p := range r.Row.CIDRs {
-			until[p] = r.Until[p]
-			if r.Until[p].After(latest) {
-				until[p] = latest
-			}
+			until[p] = now.Add(min(r.Until[p].Sub(now), retention))
 		}
 		r.Until = until
 	}

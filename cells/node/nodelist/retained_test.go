@@ -1,9 +1,11 @@
 package nodelist
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -183,29 +185,40 @@ func TestController_RefusedClaims_AreNotRetained(t *testing.T) {
 	require.Equal(t, prefixes("10.0.5.0/24"), r.Had.retained["evil"].Row.CIDRs)
 }
 
-func TestSeen_RetainedNodesAreBounded(t *testing.T) {
+func TestTrustedRanges_RetainedNodesAreBounded(t *testing.T) {
 	t.Parallel()
-	s := newTrustedRanges(agentconfig.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler))
+	dir, log := t.TempDir(), &bytes.Buffer{}
+	s := newTrustedRanges(agentconfig.Agent{StateDir: dir}, slog.New(slog.NewTextHandler(log, nil)))
 	row := &nodes.Node{Source: nodes.CiliumNode}
 	for i := range 100 {
 		row.CIDRs = append(row.CIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24))
 		row.Addresses = append(row.Addresses, nodes.Address{Type: nodes.InternalIP, Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)})})
 	}
-	for i := range maxRetained + 1 {
+	for i := range maxRetained + 2 {
 		now := *row
 		now.Name = fmt.Sprint("node-", i)
 		s.retain(&now)
 	}
 	require.Len(t, s.retained, maxRetained)
+	require.Equal(t, 1, strings.Count(log.String(), "Cannot keep"), "one warning")
 	require.Len(t, s.retained["node-0"].Row.CIDRs, maxNoted)
 	require.Len(t, s.retained["node-0"].Until, maxNoted)
 	require.Len(t, s.retained["node-0"].Row.Addresses, maxRetainedAddresses)
 	s.retain(&nodes.Node{Name: "node-0", CIDRs: row.CIDRs[:1]})
 	require.Len(t, s.retained["node-0"].Row.CIDRs, 1, "a node in the list is updated although the list is full")
+
+	// The file has as many nodes as the next run can read.
+	require.NoError(t, saveError(s))
+	stored := loaded(t, dir).retained
+	require.Greater(t, len(stored), 256)
+	require.Less(t, len(stored), maxRetained)
+	require.Equal(t, s.retained["node-1"].Row, stored["node-1"].Row)
+	// Virtual time has no monotonic clock, so this test uses the real one.
+	require.Contains(t, stored["node-1"].Until[row.CIDRs[0]].String(), " m=", "a change of the clock moves no deadline")
 }
 
 // The clock was set back between two runs: the file has deadlines of the distant future.
-func TestSeen_RetainedDeadlinesAreBounded(t *testing.T) {
+func TestTrustedRanges_RetainedDeadlinesAreBounded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -33,9 +33,11 @@ type trustedRanges struct {
 	ranges   map[string][]netip.Prefix
 	retained map[string]*retained // nodes with a deleted object, by name
 	dirty    bool                 // the files are out of date
-	full     bool                 // the limit has excluded a node
+	full     bool                 // the limit of nodes with trusted ranges has excluded a node
 	due      time.Time            // earliest time of the next write
 	pace     throttle.Limit
+
+	retainedFull bool // the limit of nodes with retained claims has excluded a node
 }
 
 const (
@@ -122,7 +124,7 @@ func (s *trustedRanges) save() (rest time.Duration, err error) {
 	}
 	took := s.pace.Measure(func() {
 		if err = s.store.Open(); err == nil {
-			err = errors.Join(s.store.Write(trustedRangesFile, s.ranges), s.store.Write(retainedFile, s.retained))
+			err = errors.Join(s.store.Write(trustedRangesFile, s.ranges), s.storeRetained())
 		}
 	})
 	if err != nil {
