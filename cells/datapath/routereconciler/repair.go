@@ -3,6 +3,7 @@ package routereconciler
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -97,9 +98,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 
 // found describes the route in the kernel with the key of a desired one.
 func (r *repair) found(txn statedb.ReadTxn, row *desiredroutes.Route) string {
-	want := wanted(row, 0)
-	place := devices.Route{Table: want.Table, Dst: want.Dst, Priority: want.Priority}
-	for have := range r.Routes.Prefix(txn, devices.RouteByID(place.Destination())) {
+	for have := range r.observed(txn, wanted(row, 0)) {
 		if have.Protocol == desiredroutes.Protocol {
 			return "changed"
 		}
@@ -108,9 +107,16 @@ func (r *repair) found(txn statedb.ReadTxn, row *desiredroutes.Route) string {
 	return "missing"
 }
 
+// observed returns the observed routes with the table, destination and priority of a route. It does not read the routes of a device: one device may have a
+// route to each node.
+func (r *repair) observed(txn statedb.ReadTxn, want route) iter.Seq2[*devices.Route, statedb.Revision] {
+	place := devices.Route{Table: want.Table, Dst: want.Dst, Priority: want.Priority}
+	return r.Routes.Prefix(txn, devices.RouteByID(place.Destination()))
+}
+
 // isObserved reports whether the observed routes contain this one.
 func (r *repair) isObserved(txn statedb.ReadTxn, want route) bool {
-	for have := range r.Routes.List(txn, devices.RouteByLink(want.Link)) {
+	for have := range r.observed(txn, want) {
 		if want == (route{Table: have.Table, Dst: have.Dst, Priority: have.Priority, Link: have.LinkIndex, Gw: have.Gw,
 			Src: have.Src, MTU: have.MTU, Scope: have.Scope, Protocol: int(have.Protocol)}) {
 			return true
