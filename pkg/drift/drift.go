@@ -3,6 +3,7 @@
 package drift
 
 import (
+	"iter"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -32,13 +33,18 @@ type Row[R any] interface {
 // still at work. So changes by the agent itself are never counted. again is true when look returned findings for a skipped row that is not in the error
 // state: the reconciler may have written the row before the drift happened, so a caller that reacts to a notification has to read again.
 func Mark[R Row[R]](w Watch, table statedb.RWTable[R], before statedb.ReadTxn, look func(R) []driftrepairs.Finding) (again bool) {
+	return MarkSome(w, table, table.All(before), look)
+}
+
+// MarkSome is [Mark] for some rows of the snapshot, with their revisions.
+func MarkSome[R Row[R]](w Watch, table statedb.RWTable[R], rows iter.Seq2[R, statedb.Revision], look func(R) []driftrepairs.Finding) (again bool) {
 	type candidate struct {
 		row      R
 		revision statedb.Revision
 		findings []driftrepairs.Finding
 	}
 	var found []candidate
-	for row, revision := range table.All(before) {
+	for row, revision := range rows {
 		kind := row.GetStatus().Kind
 		if kind == reconciler.StatusKindError {
 			continue // the reconciler retries it in any case

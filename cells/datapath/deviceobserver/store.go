@@ -118,8 +118,14 @@ func (b *batch) putDevice(d *devices.Device) {
 func (b *batch) evaluate(d *devices.Device) (bool, string) {
 	defaultRoute, global := false, false
 	for r := range b.routes.List(b.txn, devices.RouteByLink(d.Index)) {
-		defaultRoute = defaultRoute || (r.Dst.Bits() == 0 && r.Type == unicast)
-		global = global || (r.Dst.Addr().IsGlobalUnicast() || r.Dst.Bits() == 0) && r.Type == unicast
+		if r.Type != unicast {
+			continue
+		}
+		if r.Dst.Bits() == 0 { // the first of the device's IPv4 routes; the device may have a route to each node
+			defaultRoute, global = true, true
+			break
+		}
+		global = global || r.Dst.Addr().IsGlobalUnicast()
 	}
 	addresses := 0
 	for range b.addresses.List(b.txn, devices.AddressByLink(d.Index)) {

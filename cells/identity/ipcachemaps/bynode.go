@@ -46,6 +46,9 @@ func wholeIPv4(e *ipcache.Entry) (addr [4]byte, ok bool) {
 	return p.Addr().As4(), true
 }
 
+// has reports whether a node has rows.
+func (b byNode) has(node string) bool { return len(b.pods[node])+len(b.others[node]) > 0 }
+
 // keys yields the keys of the rows of a node.
 func (b byNode) keys(node string) iter.Seq[ipcache.Key] {
 	return func(yield func(ipcache.Key) bool) {

@@ -21,8 +21,10 @@ import (
 type nodeLookup struct {
 	cell.In
 
-	IDs   statedb.Table[*nodeids.NodeID]
-	Nodes statedb.Table[*nodes.Node]
+	DB     *statedb.DB
+	IDs    statedb.Table[*nodeids.NodeID]
+	Nodes  statedb.Table[*nodes.Node]
+	Writer *writer
 }
 
 // value returns the map entry of a row. Have is the entry that the map has now. Until all ids are known, a node without a known id keeps the id that the
@@ -65,7 +67,7 @@ func (n nodeLookup) address(txn statedb.ReadTxn, name string) netip.Addr {
 	return node.Address(false)
 }
 
-// follower marks rows pending when the id or the address of their node has changed. Its cost is proportional to the rows of these nodes. The table is
+// follower marks rows pending that were written with another id or address of their node. Its cost is proportional to the rows of these nodes. The table is
 // initialized only when the ids of all nodes are known and the rows that were written without an id are pending again, so hooks that wait for the rows also
 // wait for the ids.
 type follower struct {
@@ -125,7 +127,7 @@ func (f *follower) subscribe() (err error) {
 	return nil
 }
 
-// round marks the rows of nodes whose id or address has changed since the previous round. Once all ids are known, rows whose node has no id lose the id of the
+// round marks the rows of changed nodes that were written with another id or address. Once all ids are known, rows whose node has no id lose the id of the
 // previous run.
 func (f *follower) round(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	names := map[string]bool{}
@@ -139,11 +141,11 @@ func (f *follower) round(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	if !complete {
 		changed.Add(more)
 	}
-	differ := map[string]bool{} // node name -> whether the id changed
+	differ := map[string]bool{} // node name -> whether the id differs
 	for name := range names {
-		before, now := f.known[name], known{f.id(txn, name), f.address(txn, name)}
-		if now != before {
-			differ[name] = now.id != before.id
+		now := known{f.id(txn, name), f.address(txn, name)}
+		if id, outdated := f.writer.uses.outdated(name, now); outdated {
+			differ[name] = id
 		}
 		if f.known[name] = now; now == (known{}) {
 			delete(f.known, name)

@@ -43,8 +43,8 @@ func newOps(k kernel, n nodeLookup, r replaced) *ops {
 }
 
 // UpdateBatch implements reconciler.BatchOperations.
-func (o *ops) UpdateBatch(_ context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcache.Entry]) {
-	o.each(batch, func(e *ipcache.Entry) error { return o.put(txn, e) })
+func (o *ops) UpdateBatch(_ context.Context, _ statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcache.Entry]) {
+	o.each(batch, o.put)
 }
 
 // DeleteBatch implements reconciler.BatchOperations.
@@ -64,8 +64,8 @@ func (o *ops) each(batch []reconciler.BatchEntry[*ipcache.Entry], do func(*ipcac
 }
 
 // Update implements reconciler.Operations.
-func (o *ops) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, e *ipcache.Entry) error {
-	return errors.Join(o.put(txn, e), o.raise())
+func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *ipcache.Entry) error {
+	return errors.Join(o.put(e), o.raise())
 }
 
 // Delete implements reconciler.Operations.
@@ -89,9 +89,9 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*ipcach
 	return errors.Join(append(errs, o.raise())...)
 }
 
-func (o *ops) put(txn statedb.ReadTxn, e *ipcache.Entry) error {
+func (o *ops) put(e *ipcache.Entry) error {
 	have, found, err := o.kernel.Get(e.Prefix())
-	want, peer := o.nodes.value(txn, e, have), o.nodes.peer(txn, e)
+	want, peer := o.nodes.use(e, have)
 	same := err == nil && found && have == want
 	if same && !peer.IsValid() { // peer is written only to the previous release's map, which is not read
 		return nil

@@ -21,6 +21,7 @@ type writer struct {
 	mu     sync.Mutex
 	claims map[string]claims // by owner; there are few owners. For an owner that updates, it has only the losing claims: see [writer.recall]
 	byNode byNode
+	uses   uses // ids and addresses of nodes with which the rows were written
 
 	// complete has the table's initializers, by owner. A second call of one does nothing.
 	complete map[string]func(statedb.WriteTxn)
@@ -37,7 +38,7 @@ var owners = []string{ipcache.OwnerEndpoints, ipcache.OwnerCiliumEndpoints, ipca
 	ipcache.OwnerOverlay}
 
 func newWriter(db *statedb.DB, table statedb.RWTable[*ipcache.Entry]) *writer {
-	w := &writer{db: db, table: table, claims: make(map[string]claims), byNode: newByNode(),
+	w := &writer{db: db, table: table, claims: make(map[string]claims), byNode: newByNode(), uses: uses{of: map[string]use{}},
 		complete: make(map[string]func(statedb.WriteTxn))}
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
@@ -167,7 +168,9 @@ func (w *writer) index(have, want *ipcache.Entry) {
 		return
 	}
 	if have != nil && have.Node() != "" {
-		w.byNode.remove(have)
+		if w.byNode.remove(have); !w.byNode.has(have.Node()) {
+			w.uses.forget(have.Node())
+		}
 	}
 	if want != nil && want.Node() != "" {
 		w.byNode.add(want)

@@ -43,7 +43,7 @@ type trustedRanges struct {
 const (
 	// writeRatio is the ratio of the pause after a write of the file to the duration of the write. While nodes join a large cluster, each of them changes the
 	// file, and a write of 5,000 nodes takes some milliseconds. No node is resolved during a write, so the time of a slow disk counts.
-	writeRatio = 50
+	writeRatio = 200
 	// longestPause bounds this pause: a write to a disk that stalls takes seconds.
 	longestPause = 10 * time.Second
 )

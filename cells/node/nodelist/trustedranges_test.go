@@ -89,9 +89,9 @@ func TestTrustedRanges_PauseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, dir)
 		for i, write := range []struct{ takes, pause time.Duration }{
-			{5 * time.Millisecond, 250 * time.Millisecond},
+			{5 * time.Millisecond, time.Second},
 			{time.Minute, 10 * time.Second},
-			{5 * time.Millisecond, 250 * time.Millisecond},
+			{5 * time.Millisecond, time.Second},
 		} {
 			s.pace.Measure = func(work func()) time.Duration {
 				return throttle.WallTime(func() { time.Sleep(write.takes); work() })
@@ -103,6 +103,25 @@ func TestTrustedRanges_PauseIsBounded(t *testing.T) {
 			require.Equal(t, write.pause, time.Until(s.due))
 			time.Sleep(write.pause)
 		}
+	})
+}
+
+// While 5,000 nodes join within a minute, and a write takes 5 ms, the file is written about once a second.
+func TestTrustedRanges_FewWritesWhileNodesJoin(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s, writes := loaded(t, dir), 0
+		s.pace.Measure = func(func()) time.Duration { // the content of the file is not part of this test
+			writes++
+			return throttle.WallTime(func() { time.Sleep(5 * time.Millisecond) })
+		}
+		for i := range 5000 {
+			s.take(string(rune(0x4e00+i)), prefixes("10.1.0.0/24"))
+			require.NoError(t, saveError(s))
+			time.Sleep(time.Minute / 5000)
+		}
+		require.InDelta(t, 60, writes, 2)
 	})
 }
 
