@@ -193,7 +193,7 @@ func TestWakeUp_Copies(t *testing.T) {
 			if listed {
 				put(t, w.DB, rw(w.params.Sources), sources.Source{Table: "cilium-cidrgroups", State: sources.Synced})
 			} else {
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 			}
 			status()
 			require.True(t, c.previous.settled)
@@ -242,7 +242,7 @@ func TestWakeUp_UnsettledPod(t *testing.T) {
 		time.Sleep(identityGrace - 1)
 		synctest.Wait()
 		require.Len(t, c.in.resolver.PodAs("0:eth0"), 2)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.Len(t, c.in.resolver.PodAs("0:eth0"), 1)
 		require.Empty(t, c.in.peers.unsettled)
