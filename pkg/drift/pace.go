@@ -1,6 +1,7 @@
 package drift
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/throttle"
@@ -14,17 +15,16 @@ const (
 )
 
 // Pace limits the CPU use of comparisons that read whole maps. A comparison that takes longer than freeCost is repeated after as many intervals as it took
-// multiples of freeCost. The zero value is ready for use, by one goroutine.
+// multiples of freeCost. The zero value is ready for use. It is safe for concurrent use.
 type Pace struct {
-	left    int                                    // intervals to omit
+	left    atomic.Int32                           // intervals to omit
 	measure func(work func()) (cost time.Duration) // nil: [throttle.CPUTime]
 }
 
 // Do calls compare, unless a previous comparison took so long that this interval is omitted. The caller must call it once per interval. Only the CPU time of the
 // calling goroutine counts, not the time for which it waits. After an error the next interval is not omitted.
 func (p *Pace) Do(compare func() error) (err error) {
-	if p.left > 0 {
-		p.left--
+	if p.left.Add(-1) >= 0 {
 		return nil
 	}
 	measure := p.measure
@@ -33,7 +33,7 @@ func (p *Pace) Do(compare func() error) (err error) {
 	}
 	cost := measure(func() { err = compare() })
 	if err == nil {
-		p.left = min(int((cost-1)/freeCost), maxOmitted)
+		p.left.Store(int32(min((cost-1)/freeCost, maxOmitted)))
 	}
 	return err
 }

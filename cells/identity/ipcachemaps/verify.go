@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -29,6 +30,7 @@ type verifier struct {
 	nodes  nodeLookup
 	prune  func()
 
+	mu      sync.Mutex   // held during a run; guards the fields below
 	row     netip.Prefix // the first row of the next slice; invalid: start with the first row of the table
 	entries cursor
 }
@@ -54,6 +56,8 @@ func registerVerify(jobs job.Group, v *verifier) {
 
 // run verifies the next slice: first that the rows are in the maps, then that the entries of the maps have rows.
 func (v *verifier) run(ctx context.Context) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if err := v.rows(); err != nil {
 		return fmt.Errorf("verify the map ipcache: %w", err)
 	}

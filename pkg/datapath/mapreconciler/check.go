@@ -2,6 +2,7 @@ package mapreconciler
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/cilium/statedb"
 
@@ -13,8 +14,7 @@ import (
 // cluster stays within its budget of CPU time.
 const perRun = 2000
 
-// Check compares a map with the rows that were written to it. It reads the whole map, so it suits maps with some thousand entries. Only its timer may call
-// it.
+// Check compares a map with the rows that were written to it. It reads the whole map, so it suits maps with some thousand entries.
 type Check[R drift.Row[R], K comparable, V any] struct {
 	Watch   drift.Watch
 	Name    string // of the map
@@ -24,18 +24,17 @@ type Check[R drift.Row[R], K comparable, V any] struct {
 	Differs func(have map[K]V, row R) string // describes the difference between a row and its entry; empty without one
 	Prune   func()                           // triggers the removal of entries without a row
 
-	left int // number of runs to skip
+	left atomic.Int32 // number of runs to skip
 }
 
 // CheckOf returns the check of a map that a [Map] writes.
 func CheckOf[R drift.Row[R], K, V comparable](w drift.Watch, table statedb.RWTable[R], m Map[R, K, V], prune func()) Check[R, K, V] {
-	return Check[R, K, V]{w, m.Name, table, m.Key, m.Entries.Dump, m.Differs, prune, 0}
+	return Check[R, K, V]{Watch: w, Name: m.Name, Table: table, Key: m.Key, Dump: m.Entries.Dump, Differs: m.Differs, Prune: prune}
 }
 
-// Run marks rows pending whose entries differ, and triggers the removal of entries without a row.
+// Run marks rows pending whose entries differ, and triggers the removal of entries without a row. It is safe for concurrent use.
 func (c *Check[R, K, V]) Run(ctx context.Context) error {
-	if c.left > 0 {
-		c.left--
+	if c.left.Add(-1) >= 0 {
 		return nil
 	}
 	before := c.Watch.DB.ReadTxn()
@@ -43,7 +42,7 @@ func (c *Check[R, K, V]) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.left = max(len(have)-1, 0) / perRun
+	c.left.Store(int32(max(len(have)-1, 0) / perRun))
 	drift.Mark(c.Watch, c.Table, before, func(row R) []driftrepairs.Finding {
 		found := c.Differs(have, row)
 		return drift.If(found != "", driftrepairs.MapEntry, c.Name, found)
