@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
@@ -30,21 +31,28 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		fake := &fakeKernel{}
-		return []cell.Cell{
-			cell.Provide(
-				backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
-				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
-				frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
-				services.NewTable, statedb.RWTable[*services.Service].ToTable,
-				func() socketlboptions.Options { return socketlboptions.Options{Enabled: true} },
-				registerSync, // kube/synced
-				fake.commands,
-			),
-			cell.Module("socket-termination", "Under test", cell.ProvidePrivate(func() kernel { return fake }), implementation),
-		}
-	})
+	celltest.Run(t, "testdata/*.txtar", cells)
+}
+
+func TestScripts_Times(t *testing.T) {
+	t.Parallel()
+	celltest.RunVirtual(t, "testdata/times/*.txtar", cells)
+}
+
+func cells(testing.TB) []cell.Cell {
+	fake := &fakeKernel{}
+	return []cell.Cell{
+		cell.Provide(
+			backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
+			endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
+			frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
+			services.NewTable, statedb.RWTable[*services.Service].ToTable,
+			func() socketlboptions.Options { return socketlboptions.Options{Enabled: true} },
+			registerSync, // kube/synced
+			fake.commands,
+		),
+		cell.Module("socket-termination", "Under test", cell.ProvidePrivate(func() kernel { return fake }), implementation),
+	}
 }
 
 // registerSync provides a script command that marks all services as known.
@@ -72,9 +80,10 @@ type fakeSocket struct {
 type fakeKernel struct {
 	mu      sync.Mutex
 	sockets []fakeSocket
-	failing string      // failing operation: all, pods (each one), namespaces (lack of a capability), or datagrams (their list)
-	coming  *fakeSocket // connected by the next listing, with its backend
-	cookies uint64      // number of assigned cookies
+	failing string        // failing operation: all, pods (each one), namespaces (lack of a capability), or datagrams (their list)
+	stall   time.Duration // duration of the next listing
+	coming  *fakeSocket   // connected by the next listing, with its backend
+	cookies uint64        // number of assigned cookies
 
 	db       *statedb.DB
 	backends statedb.RWTable[*backends.Backend]
@@ -103,6 +112,11 @@ type fakeNamespace struct {
 }
 
 func (n fakeNamespace) Connected() (list []socket, err error) {
+	n.mu.Lock()
+	stall := n.stall
+	n.stall = 0
+	n.mu.Unlock()
+	time.Sleep(stall)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s := n.coming; s != nil {
@@ -160,6 +174,10 @@ func (f *fakeKernel) commands(db *statedb.DB, b statedb.RWTable[*backends.Backen
 		"kernel/coming": simple("The next listing meets such a socket, whose backend comes meanwhile", func(args []string) (string, error) {
 			s, err := f.parse(args)
 			f.coming = &s
+			return "", err
+		}),
+		"kernel/stall": simple("The next listing takes that long", func(args []string) (_ string, err error) {
+			f.stall, err = time.ParseDuration(args[0])
 			return "", err
 		}),
 		"kernel/sockets": simple("List the sockets", func([]string) (string, error) {

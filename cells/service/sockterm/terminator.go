@@ -19,12 +19,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/throttle"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
 const (
-	// share limits the load of passes: the pause after a pass is share times its duration.
-	share    = 50
+	// passRatio is the ratio of the pause after a pass to the CPU time of the pass, and longestPause bounds this pause: until the next pass, a process whose backend
+	// was removed gets no replies. Only CPU time counts, because on a busy machine a pass may take seconds.
+	passRatio    = 50
+	longestPause = 10 * time.Second
+
 	minRetry = 100 * time.Millisecond
 	maxRetry = time.Minute
 
@@ -69,21 +73,23 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	}
 	defer list.Close()
 	due := late // delays of the next passes without a change
+	pace := throttle.Limit{Ratio: passRatio, Max: longestPause, Measure: throttle.CPUTime}
 	return loop.Run(ctx, t.DB, loop.Options{}, func(r *loop.Round) error {
 		r.Watch(t.Serving.Frontends, t.Serving.Backends)
 		r.Txn = nil // a pass has its own snapshot
 		if !r.Full {
 			due = late
 		}
-		begin := time.Now()
-		if err := t.pass(list, health); err != nil {
+		var err error
+		cost := pace.Measure(func() { err = t.pass(list, health) })
+		if err != nil {
 			return fmt.Errorf("close sockets of removed backends: %w", err)
 		}
 		if len(due) > 0 {
 			r.Within(due[0])
 			due = due[1:]
 		}
-		_ = watchdog.Sleep(ctx, share*time.Since(begin)) // fails when ctx ends, and the loop ends too
+		_ = watchdog.Sleep(ctx, pace.After(cost)) // fails when ctx ends, and the loop ends too
 		return nil
 	})
 }
