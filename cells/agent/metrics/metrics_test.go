@@ -87,7 +87,10 @@ func serve(t *testing.T, datapath pinnedmaps.Maps, args ...string) (url string, 
 	}
 	for range 1500 {
 		if job := reports.GetChild("metrics.job-serve"); job != nil {
-			if address, ok := strings.CutPrefix(job.Status, "serving on "); ok {
+			job.Lock()
+			status := job.Status
+			job.Unlock()
+			if address, ok := strings.CutPrefix(status, "serving on "); ok {
 				return "http://" + address + "/metrics", nil
 			}
 		}
