@@ -32,6 +32,7 @@ type Node struct {
 	containerd *Process
 	kubelet    *Process
 	kubeProxy  *Process // nil without kube-proxy
+	proxyMode  string   // of kube-proxy
 	cgroup     string
 }
 
