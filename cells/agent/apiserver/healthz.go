@@ -55,6 +55,20 @@ func (a *api) clusterHealth(txn statedb.ReadTxn) models.Status {
 	return models.Status{State: models.StatusStateOk, Msg: nodehealth.Summarize(txn, a.Nodes, a.NodeHealth).String()}
 }
 
+// controllers returns the prober of nodes under the name by which cilium-dbg finds out that nodes are probed.
+func (a *api) controllers(txn statedb.ReadTxn) []models.ControllerStatus {
+	if !a.Settings.HealthChecking {
+		return nil
+	}
+	var last time.Time
+	for path := range a.NodeHealth.All(txn) {
+		if at := path.LastProbe(); at.After(last) {
+			last = at
+		}
+	}
+	return []models.ControllerStatus{{Name: "cilium-health-ep", Status: models.ControllerStatusStatus{LastSuccessTimestamp: last}}}
+}
+
 // describe sets the fields that a brief reply omits.
 func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	s.Kubernetes = a.kubernetes(txn)
@@ -65,6 +79,7 @@ func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	s.KubeProxyReplacement = a.kubeProxy(txn)
 	s.Masquerading = a.masquerading(txn)
 	s.Routing = a.routing()
+	s.Controllers = a.controllers(txn)
 	s.Cluster.Self = a.nodeName(txn)
 	s.Cluster.Nodes = a.nodeElements(txn, statedb.Collect(a.Nodes.All(txn)))
 	for m := range a.Maps.All(txn) {

@@ -3,6 +3,7 @@ package health
 
 import (
 	"cmp"
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -35,8 +36,26 @@ type Status struct {
 	Closed    bool      `json:"closed,omitempty"` // the scope has ended; kept because it ended degraded
 }
 
-// ID is the primary key: module and component with a slash between.
+// ID returns module and component with a slash between.
 func (s Status) ID() string { return s.Module + "/" + s.Component }
+
+// root is the first name of all ids in the index "identifier", by which cilium-dbg reads the table.
+const root = "agent"
+
+// MarshalJSON adds the fields ID and Updated, from which "cilium-dbg status --all-health" makes its tree of modules.
+func (s Status) MarshalJSON() ([]byte, error) {
+	type row Status
+	type id struct{ Module, Component []string }
+	identifier := id{append([]string{root}, strings.Split(s.Module, ".")...), []string{}}
+	if s.Component != "" {
+		identifier.Component = strings.Split(s.Component, ".")
+	}
+	return json.Marshal(struct {
+		row
+		ID      id
+		Updated time.Time
+	}{row(s), identifier, s.UpdatedAt})
+}
 
 // Path returns the position in the tree: the module ids, then the scopes.
 func (s Status) Path() []string {
@@ -59,12 +78,14 @@ func (s Status) TableRow() []string {
 }
 
 var idIndex = statedb.Index[Status, string]{
-	Name:       "id",
-	FromObject: func(s Status) index.KeySet { return index.NewKeySet(index.String(s.ID())) },
-	FromKey:    index.String,
+	Name:       "identifier",
+	FromObject: func(s Status) index.KeySet { return index.NewKeySet(key(s.ID())) },
+	FromKey:    key,
 	FromString: index.FromString,
 	Unique:     true,
 }
+
+func key(id string) index.Key { return index.String(root + "." + id) }
 
 var levelIndex = statedb.Index[Status, Level]{
 	Name:       "level",

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/cilium/statedb"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
@@ -63,5 +64,46 @@ func TestStatus_Path(t *testing.T) {
 	}
 	if s.ID() == (Status{Module: "agent", Component: "loader.job-x.pod-1"}).ID() {
 		t.Error("two components share an id")
+	}
+}
+
+// TestStatus_CiliumDbg reads rows as cilium-dbg does: from the id "agent" on, decoded into its own type.
+func TestStatus_CiliumDbg(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	table, err := NewTable(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	txn := db.WriteTxn(table)
+	at := time.Unix(1, 0).UTC()
+	for _, s := range []Status{{Module: "a.b", Component: "job-x.pod-1", Level: Degraded, Error: "e", UpdatedAt: at}, {Module: "z", Level: OK, UpdatedAt: at}} {
+		if _, _, err := table.Insert(txn, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type row struct {
+		ID      struct{ Module, Component []string }
+		Level   string
+		Error   string
+		Updated time.Time
+	}
+	var got []row
+	for s := range table.LowerBound(txn.Commit(), idIndex.QueryFromKey([]byte("agent"))) {
+		b, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r row
+		if err := json.Unmarshal(b, &r); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, r)
+	}
+	want := []row{{Level: "Degraded", Error: "e", Updated: at}, {Level: "OK", Updated: at}}
+	want[0].ID.Module, want[0].ID.Component = []string{"agent", "a", "b"}, []string{"job-x", "pod-1"}
+	want[1].ID.Module, want[1].ID.Component = []string{"agent", "z"}, []string{}
+	if !reflect.DeepEqual(got, want) || idIndex.Name != "identifier" {
+		t.Errorf("cilium-dbg reads %+v from the index %s, want %+v", got, idIndex.Name, want)
 	}
 }
