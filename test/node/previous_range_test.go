@@ -43,11 +43,7 @@ func podsOfPreviousRange(t *testing.T, p nodePair) {
 		for _, client := range clients {
 			p.checkReaches(t, client, server)
 		}
-		for _, family := range families {
-			if nodekit.PingBriefly(other, server.Addr(family.ipv6), 56) == nil {
-				t.Errorf("%s: the other pod reaches the server", family.name)
-			}
-		}
+		checkDenied(t, [][2]*nodekit.Pod{{other, server}})
 		p.checkNotWorld(t, other)
 	}
 	t.Run("before", verdicts)
