@@ -10,87 +10,11 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/cilium/ebpf"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/agentclient"
-	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
-
-// kubePair is two nodes with a tunnel between them whose agents use the same API server.
-type kubePair struct {
-	cluster  *nodekit.Cluster
-	one, two *nodekit.Node
-	server   *kubetest.Server   // its objects are served by all servers
-	servers  []*kubetest.Server // one on the loopback device of each node
-}
-
-// newKubePair creates the nodes without starting agents.
-func (b *bench) newKubePair() (_ *kubePair, err error) {
-	cluster, err := nodekit.NewCluster(nodekit.Options{BinDir: b.bin, AgentArgs: []string{installedStop, "--routing-mode=tunnel"}}, 2)
-	if err != nil {
-		return nil, err
-	}
-	k := &kubePair{cluster: cluster, one: cluster.Nodes[0], two: cluster.Nodes[1]}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, k.Close())
-		}
-	}()
-	for _, n := range cluster.Nodes {
-		var own *kubetest.Server
-		if err := n.Do(func() (err error) {
-			if k.server == nil {
-				own, err = kubetest.Open()
-				return err
-			}
-			own, err = k.server.OpenReplica()
-			return err
-		}); err != nil {
-			return nil, err
-		}
-		own.EnableWatchList()
-		k.server, k.servers = own, append(k.servers, own)
-		n.AddAgentArgs("--manifests-dir=", "--k8s-api-server="+own.URL(), "--ipam=kubernetes")
-		ranges := n.PodRanges()
-		own.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name(), UID: types.UID("uid-" + n.Name())}, Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges},
-			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.UplinkAddr(false).String()},
-				{Type: corev1.NodeInternalIP, Address: n.UplinkAddr(true).String()}}}},
-			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "on-" + n.Name(), Namespace: "default", UID: types.UID("uid-on-" + n.Name())},
-				Spec: corev1.PodSpec{NodeName: n.Name(), ServiceAccountName: "default"}})
-	}
-	k.server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
-	return k, nil
-}
-
-// Close removes everything.
-func (k *kubePair) Close() error {
-	err := k.cluster.Close()
-	for _, s := range k.servers {
-		s.Stop()
-	}
-	return err
-}
-
-// pods attaches a pod to each node and waits until one reaches the other.
-func (k *kubePair) pods(ctx context.Context) (p *nodePair, err error) {
-	var pods []*nodekit.Pod
-	for _, n := range k.cluster.Nodes {
-		pod, err := n.AddPod(ctx, "on-"+n.Name())
-		if err != nil {
-			return nil, err
-		}
-		pods = append(pods, pod)
-	}
-	p = &nodePair{cluster: k.cluster, path: map[bool]path{false: {client: pods[0], server: pods[1], addr: pods[1].Addr(false)}}}
-	return p, reached(ctx, pods[0], pods[1], false)
-}
 
 // large is a pair of nodes in a cluster of far nodes.
 type large struct {
@@ -420,69 +344,4 @@ func cpuTime(node *nodekit.Node) (time.Duration, error) {
 	const tick = 10 * time.Millisecond // of USER_HZ, fixed by the kernel's interface
 	ticks, err := cpuTicks(node.AgentPID())
 	return time.Duration(ticks) * tick, err
-}
-
-// farMaps holds the agent's maps that contain far nodes and their pods.
-type farMaps struct{ addrs, nodes, ipcache, ranges *ebpf.Map }
-
-func openFarMaps(node *nodekit.Node) (m farMaps, err error) {
-	for _, one := range []struct {
-		to   **ebpf.Map
-		name string
-	}{{&m.addrs, bpf.MapNodeAddrs}, {&m.nodes, bpf.MapNodes}, {&m.ipcache, bpf.MapIpcache}, {&m.ranges, bpf.MapIpcachePrefixes}} {
-		if *one.to, err = pinnedMap(node, one.name); err != nil {
-			return m, errors.Join(err, m.Close())
-		}
-	}
-	return m, nil
-}
-
-// Close closes the maps that are open.
-func (m farMaps) Close() (err error) {
-	for _, one := range []*ebpf.Map{m.addrs, m.nodes, m.ipcache, m.ranges} {
-		if one != nil {
-			err = errors.Join(err, one.Close())
-		}
-	}
-	return err
-}
-
-// node reports whether the maps contain a node's address.
-func (m farMaps) node(n farNode, turn int) bool {
-	key := bpf.NewAddrKey(n.addr(turn))
-	var owner bpf.NodeAddr
-	var slot bpf.Node
-	return m.addrs.Lookup(key, &owner) == nil && m.nodes.Lookup(uint32(owner.Node), &slot) == nil && slot.Underlay == key.Addr
-}
-
-// pod reports whether the maps contain the identity and the node of a pod.
-func (m farMaps) pod(n farNode, number int) bool {
-	var entry bpf.IpcacheEntry
-	return m.ipcache.Lookup(bpf.NewAddrKey(n.podAddr(number)), &entry) == nil && entry.Identity != 0 && entry.Node != 0
-}
-
-func (m farMaps) await(ctx context.Context, last farNode) error {
-	next := farNode(1)
-	return await(ctx, 5*time.Millisecond, func() error {
-		for ; next <= last; next++ {
-			if !m.node(next, 0) {
-				return fmt.Errorf("%s is not in the maps", next.name())
-			}
-		}
-		return nil
-	})
-}
-
-func (m farMaps) awaitPods(ctx context.Context, last farNode) error {
-	next := farNode(1)
-	return await(ctx, 20*time.Millisecond, func() error {
-		for ; next <= last; next++ {
-			for i := range farPodsOfNode {
-				if !m.pod(next, i) {
-					return fmt.Errorf("pod %s is not in the maps", next.podAddr(i))
-				}
-			}
-		}
-		return nil
-	})
 }

@@ -92,7 +92,7 @@ var faults = []fault{
 		changes:  one("cells/datapath/ctgc/exclusions.go", "return err == nil && (!found || int32(f.Expires-reply.Expires) > replyTicks), err", "_, _ = reply, found\n\treturn false, err"),
 		packages: []string{"./cells/datapath/ctgc"}, tests: "TestScripts"},
 	{name: "copy-before-kernel", about: "addresses of nodes in the copy on disk replace newer ones in the maps", tier: "hermetic",
-		changes:  one("cells/node/nodemaps/controller.go", "for _, addr := range l.addrs[id] {", "for _, addr := range l.addrs[id][:0] {"),
+		changes:  one("cells/node/nodemaps/previousrun.go", "for _, addr := range l.addrs[id] {", "for _, addr := range l.addrs[id][:0] {"),
 		packages: []string{"./cells/node/nodemaps"}, tests: "TestScripts"},
 	{name: "quota-exceeded-by-half", about: "an endpoint gets half as many flows again as its quota", tier: "machine",
 		changes:  one("bpf/lib/conntrack.h", "fits = count <= (__s32)ct_share;", "fits = count <= (__s32)(ct_share + ct_share / 2);"),

@@ -79,6 +79,17 @@ func (n kubeNode) awaitRow(t *testing.T, table, text string) {
 	})
 }
 
+func (n kubeNode) awaitNoRow(t *testing.T, table, text string) {
+	t.Helper()
+	eventually(t, func() error {
+		out, err := n.Waggle(t.Context(), "db", "show", table)
+		if err == nil && strings.Contains(out, text) {
+			err = fmt.Errorf("%s is in the table %s:\n%s", text, table, out)
+		}
+		return err
+	})
+}
+
 // endpointIdentity is a row of endpoint-identities.
 type endpointIdentity struct {
 	EndpointID uint16            `json:"endpointID"`

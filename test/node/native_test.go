@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -178,15 +179,19 @@ func policiesBetweenNodes(t *testing.T, all []kubeNode) {
 		}
 	}
 	verdicts := func(t *testing.T) {
+		var pings sync.WaitGroup // denied pings: each waits for the whole timeout
+		defer pings.Wait()
 		for _, family := range families {
 			addr := server.Addr(family.ipv6)
+			for name, denied := range map[string]nodekit.NetNS{"the other pod": other, "the other node": one.Host()} {
+				pings.Go(func() {
+					if err := nodekit.PingBriefly(denied, addr, 56); err == nil {
+						t.Errorf("%s: %s reaches the server", family.name, name)
+					}
+				})
+			}
 			if err := errors.Join(nodekit.Ping(client, addr, 56), nodekit.TCP(client, server, addr, 1<<16), nodekit.UDP(client, server, addr, 100)); err != nil {
 				t.Errorf("%s: the client that is allowed: %v", family.name, err)
-			}
-			for name, denied := range map[string]nodekit.NetNS{"the other pod": other, "the other node": one.Host()} {
-				if err := nodekit.PingBriefly(denied, addr, 56); err == nil {
-					t.Errorf("%s: %s reaches the server", family.name, name)
-				}
 			}
 			if err := nodekit.Ping(server, client.Addr(family.ipv6), 56); err != nil {
 				t.Errorf("%s: the way back: %v", family.name, err)

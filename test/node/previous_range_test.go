@@ -3,9 +3,7 @@ package node_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,27 +17,21 @@ import (
 // range are added. When the last pod of the previous range is deleted, the node no longer has that range.
 func TestPrivilegedNative_PodsOfPreviousRange(t *testing.T) {
 	t.Parallel()
-	podsOfPreviousRange(t, startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes"))
+	podsOfPreviousRange(t, startNativePair(t))
 }
 
 func TestPrivilegedTunnel_PodsOfPreviousRange(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=tunnel")
-	for _, n := range all {
-		awaitTunnel(t, n.Node, 2)
-	}
-	podsOfPreviousRange(t, all)
+	podsOfPreviousRange(t, startTunnelPair(t))
 }
 
-func podsOfPreviousRange(t *testing.T, all []kubeNode) {
+func podsOfPreviousRange(t *testing.T, p nodePair) {
 	t.Helper()
-	one, two := all[0], all[1]
-	putWorldly(one)
+	one, two := p.near, p.far
 	one.server.Put(&ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "server"}, Spec: json.RawMessage(
 		`{"endpointSelector": {"matchLabels": {"app": "server"}}, "ingress": [{"fromEndpoints": [{"matchLabels": {"app": "client"}}]}]}`)})
 	one.awaitRow(t, "policies", "default/server")
 	server := one.startPod(t, "server", map[string]string{"app": "server"})
-	worldly := one.startPod(t, "worldly", map[string]string{"app": "worldly"})
 	clients := []*nodekit.Pod{two.startPod(t, "client", map[string]string{"app": "client"})}
 	other := two.startPod(t, "other", map[string]string{"app": "other"})
 	verdicts := func(t *testing.T) {
@@ -49,24 +41,10 @@ func podsOfPreviousRange(t *testing.T, all []kubeNode) {
 			}
 		}
 		for _, client := range clients {
-			if err := sendUnderOwnAddress(t, server, one, client); err != nil {
-				t.Error(err)
-			}
+			p.checkReaches(t, client, server)
 		}
-		for _, family := range families {
-			addr := server.Addr(family.ipv6)
-			for _, client := range clients {
-				if err := errors.Join(nodekit.Ping(client, addr, 56), nodekit.TCP(client, server, addr, 1<<16)); err != nil {
-					t.Errorf("%s: pod %s: %v", family.name, client.Name, err)
-				}
-			}
-			if nodekit.PingBriefly(other, addr, 56) == nil {
-				t.Errorf("%s: the other pod reaches the server", family.name)
-			}
-			if nodekit.PingBriefly(other, worldly.Addr(family.ipv6), 56) == nil || nodekit.PingBriefly(worldly, other.Addr(family.ipv6), 56) == nil {
-				t.Errorf("%s: a pod passes for the world", family.name)
-			}
-		}
+		checkDenied(t, [][2]*nodekit.Pod{{other, server}})
+		p.checkNotWorld(t, other)
 	}
 	t.Run("before", verdicts)
 
@@ -80,9 +58,7 @@ func podsOfPreviousRange(t *testing.T, all []kubeNode) {
 	}
 	waitReady(t, two.Node)
 	one.awaitRow(t, "nodes", "fd00:99::/64")
-	for _, text := range two.PodRanges() {
-		one.awaitRow(t, "nodes", netip.MustParsePrefix(text).Masked().String()+"(former)")
-	}
+	p.awaitFormer(t)
 	t.Run("the range is a previous one", verdicts)
 	late := two.startPod(t, "late", map[string]string{"app": "client"})
 	if !netip.MustParsePrefix("10.99.0.0/24").Contains(late.Addr(false)) {
@@ -95,11 +71,5 @@ func podsOfPreviousRange(t *testing.T, all []kubeNode) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, func() error {
-		out, err := one.Waggle(t.Context(), "db", "show", "nodes")
-		if err == nil && strings.Contains(out, "(former)") {
-			err = fmt.Errorf("a node has a former range:\n%s", out)
-		}
-		return err
-	})
+	one.awaitNoRow(t, "nodes", "(former)")
 }

@@ -3,8 +3,6 @@ package node_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,25 +20,18 @@ import (
 // them keep the addresses of pods. The node joins again.
 func TestPrivilegedNative_PodsOfRemovedNode(t *testing.T) {
 	t.Parallel()
-	podsOfRemovedNode(t, startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes"))
+	podsOfRemovedNode(t, startNativePair(t))
 }
 
 func TestPrivilegedTunnel_PodsOfRemovedNode(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=tunnel")
-	for _, n := range all {
-		awaitTunnel(t, n.Node, 2)
-	}
-	podsOfRemovedNode(t, all)
+	podsOfRemovedNode(t, startTunnelPair(t))
 }
 
-func podsOfRemovedNode(t *testing.T, all []kubeNode) {
+func podsOfRemovedNode(t *testing.T, p nodePair) {
 	t.Helper()
-	one, two := all[0], all[1]
-	putWorldly(one)
-	one.awaitRow(t, "policies", "default/worldly")
+	one, two := p.near, p.far
 	open := one.startPod(t, "open", map[string]string{"app": "open"})
-	worldly := one.startPod(t, "worldly", map[string]string{"app": "worldly"})
 	client := two.startPod(t, "client", map[string]string{"app": "client"})
 	number := two.identityOfCluster(t, client).Identity
 	known := func(t *testing.T) {
@@ -50,18 +41,8 @@ func podsOfRemovedNode(t *testing.T, all []kubeNode) {
 		}
 	}
 	verdicts := func(t *testing.T) {
-		if err := sendUnderOwnAddress(t, open, one, client); err != nil {
-			t.Error(err)
-		}
-		for _, family := range families {
-			addr, own := open.Addr(family.ipv6), client.Addr(family.ipv6)
-			if err := errors.Join(nodekit.Ping(client, addr, 56), nodekit.TCP(client, open, addr, 1<<16)); err != nil {
-				t.Errorf("%s: %v", family.name, err)
-			}
-			if nodekit.PingBriefly(client, worldly.Addr(family.ipv6), 56) == nil || nodekit.PingBriefly(worldly, own, 56) == nil {
-				t.Errorf("%s: the pod passes for the world", family.name)
-			}
-		}
+		p.checkReaches(t, client, open)
+		p.checkNotWorld(t, client)
 	}
 	known(t)
 	t.Run("before", verdicts)
@@ -73,9 +54,7 @@ func podsOfRemovedNode(t *testing.T, all []kubeNode) {
 	two.server.Remove(kubeapi.CiliumNodes, "", two.Name())
 	former := func() {
 		one.awaitRow(t, "nodes", string(nodes.Removed))
-		for _, text := range two.PodRanges() {
-			one.awaitRow(t, "nodes", netip.MustParsePrefix(text).Masked().String()+"(former)")
-		}
+		p.awaitFormer(t)
 	}
 	former()
 	known(t)
@@ -83,14 +62,7 @@ func podsOfRemovedNode(t *testing.T, all []kubeNode) {
 
 	two.server.Remove(kubeapi.CiliumEndpoints, "default", "client")
 	for _, family := range families {
-		entry := clusternodes.Whole(client.Addr(family.ipv6)).String()
-		eventually(t, func() error {
-			out, err := one.Waggle(t.Context(), "db", "show", "ipcache")
-			if err == nil && strings.Contains(out, entry) {
-				err = fmt.Errorf("%s is known:\n%s", entry, out)
-			}
-			return err
-		})
+		one.awaitNoRow(t, "ipcache", clusternodes.Whole(client.Addr(family.ipv6)).String())
 	}
 	t.Run("the pod has no object", verdicts)
 	if err := errors.Join(one.StopAgent(t.Context()), one.StartAgent()); err != nil {

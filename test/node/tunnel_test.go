@@ -1,7 +1,6 @@
 package node_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,12 +10,8 @@ import (
 	"testing"
 
 	"github.com/gopacket/gopacket"
-	"github.com/vishvananda/netlink"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/waggle-net/waggle/pkg/identity"
-	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
-	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -193,113 +188,6 @@ func TestPrivilegedTunnel_PodWithAProvisionalIdentity(t *testing.T) {
 	}
 }
 
-// The API server of one node is unavailable, and pods start on the other node: the first node knows them by the VNI of their packets. Policies apply to them,
-// and they never count as the entity world. Pods with an identity that is new to the disconnected node stay unknown.
-func TestPrivilegedTunnel_UnknownRemotePods(t *testing.T) {
-	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional, "--prometheus-serve-addr", metricsAddress)
-	one, two := all[0], all[1]
-	two.server.Put(&ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "server"}, Spec: json.RawMessage(
-		`{"endpointSelector": {"matchLabels": {"app": "server"}}, "ingress": [{"fromEndpoints": [{"matchLabels": {"app": "client"}}]}, {"fromEntities": ["world"]}]}`)},
-		&ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shielded"}, Spec: json.RawMessage(
-			`{"endpointSelector": {"matchLabels": {"app": "shielded"}}, "enableDefaultDeny": {"ingress": false}, "ingressDeny": [{"fromEndpoints": [{"matchLabels": {"app": "other"}}]}]}`)})
-	two.awaitRow(t, "policies", "default/shielded")
-	server := two.startPod(t, "server", map[string]string{"app": "server"})
-	shielded := two.startPod(t, "shielded", map[string]string{"app": "shielded"})
-	open := two.startPod(t, "open", map[string]string{"app": "open"})
-	relabelled := one.startPod(t, "former", map[string]string{"app": "client"})
-	for _, pod := range []*nodekit.Pod{relabelled, one.startPod(t, "other", map[string]string{"app": "other"})} {
-		for _, family := range families {
-			awaitIdentity(t, two, pod.Addr(family.ipv6), one.identityOf(t, pod).Identity)
-		}
-	}
-	awaitTunnel(t, one.Node, 2)
-	awaitTunnel(t, two.Node, 2)
-
-	two.server.Stop()
-	reaches := map[string][]*nodekit.Pod{"client": {open, server, shielded}, "other": {open}, "stranger": {open}}
-	pods := map[string]*nodekit.Pod{}
-	for app := range reaches {
-		pods[app] = one.startPod(t, "late-"+app, map[string]string{"app": app})
-		one.identityOfCluster(t, pods[app])
-	}
-	// The identity that a node knows for an address takes precedence over the VNI.
-	one.putPod("former", map[string]string{"app": "other"})
-	eventually(t, func() error {
-		if has, want := one.identityOf(t, relabelled).Identity, one.identityOf(t, pods["other"]).Identity; has != want {
-			return fmt.Errorf("the pod with other labels has identity %d, want %d", has, want)
-		}
-		return nil
-	})
-	verdicts := func(t *testing.T) {
-		var denied sync.WaitGroup // each takes a while
-		defer denied.Wait()
-		for _, family := range families {
-			for app, pod := range pods {
-				for _, target := range []*nodekit.Pod{open, server, shielded} {
-					addr := target.Addr(family.ipv6)
-					if !slices.Contains(reaches[app], target) {
-						denied.Go(func() {
-							if nodekit.PingBriefly(pod, addr, 56) == nil {
-								t.Errorf("%s: pod %s reaches pod %s", family.name, pod.Name, target.Name)
-							}
-						})
-						continue
-					}
-					if err := errors.Join(nodekit.Ping(pod, addr, 56), nodekit.TCP(pod, target, addr, 1<<16), nodekit.UDP(pod, target, addr, 100)); err != nil {
-						t.Errorf("%s: pod %s to pod %s: %v", family.name, pod.Name, target.Name, err)
-					}
-				}
-				if err := nodekit.Ping(server, pod.Addr(family.ipv6), 56); err != nil {
-					t.Errorf("%s: the way back to %s: %v", family.name, pod.Name, err)
-				}
-			}
-		}
-	}
-	t.Run("the API server is unreachable", func(t *testing.T) {
-		text, err := two.Waggle(t.Context(), "db", "show", "ipcache")
-		for _, pod := range pods {
-			if err != nil || strings.Contains(text, pod.Addr(false).String()+"/32") {
-				t.Errorf("the node has heard of pod %s: %v\n%s", pod.Name, err, text)
-			}
-		}
-		verdicts(t)
-		for _, family := range families {
-			if err := nodekit.Ping(relabelled, server.Addr(family.ipv6), 56); err != nil {
-				t.Errorf("%s: the pod with other labels: %v", family.name, err)
-			}
-		}
-		const differs = "waggle_tunnel_identity_differs_total"
-		if samples, err := scrape(two.Node); err != nil || samples[differs] == 0 {
-			t.Errorf("%s is %v: %v", differs, samples[differs], err)
-		}
-	})
-	if err := two.StopAgent(t.Context()); err != nil { // a killed agent may leave a copy of the objects without the last identities
-		t.Fatal(err)
-	}
-	t.Run("its agent is stopped", verdicts)
-	if err := two.StartAgent(); err != nil {
-		t.Fatal(err)
-	}
-	waitReady(t, two.Node)
-	t.Run("its agent runs again", verdicts)
-	if err := two.Do(func() error { two.server.Start(t); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	for app, pod := range pods {
-		for _, family := range families {
-			awaitIdentity(t, two, pod.Addr(family.ipv6), one.identityOf(t, pods[app]).Identity)
-		}
-	}
-	reaches["stranger"] = []*nodekit.Pod{open, shielded}
-	t.Run("the node has learned the pods", verdicts)
-	for _, family := range families {
-		if nodekit.PingBriefly(relabelled, server.Addr(family.ipv6), 56) == nil {
-			t.Errorf("%s: the pod with other labels reaches the server", family.name)
-		}
-	}
-}
-
 // Senders of packets that do not fit into the tunnel get an ICMP error with the MTU; a stream finds its size.
 func TestPrivilegedTunnel_TooBig(t *testing.T) {
 	t.Parallel()
@@ -333,144 +221,4 @@ func TestPrivilegedTunnel_TooBig(t *testing.T) {
 			}
 		}
 	})
-}
-
-// In native mode the agent removes the tunnel device, its routes and its program of a previous run.
-func TestPrivilegedTunnel_Disabled_RemovesDevice(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, 2, "--routing-mode=tunnel")
-	one := c.Nodes[0]
-	pod := addPod(t, one, "pod")
-	awaitTunnel(t, one, 2)
-	if err := one.StopAgent(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	one.AddAgentArgs("--routing-mode=native")
-	if err := one.StartAgent(); err != nil {
-		t.Fatal(err)
-	}
-	waitReady(t, one)
-	eventually(t, func() error {
-		if err := one.Do(func() error {
-			if _, err := netlink.LinkByName(podlink.OverlayDevice); !errors.As(err, new(netlink.LinkNotFoundError)) {
-				return fmt.Errorf("%s is there: %w", podlink.OverlayDevice, err)
-			}
-			return nil
-		}); err != nil {
-			return err
-		}
-		return routesTo(t, one, 0)
-	})
-	for _, family := range families {
-		if err := nodekit.Ping(one.Host(), pod.Addr(family.ipv6), 56); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// Another VXLAN device uses the port. The agent serves its own pods, reports the device, and uses the port when it is free.
-func TestPrivilegedTunnel_PortIsTaken(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 2, "--routing-mode=tunnel")
-	one := c.Nodes[0]
-	foreign := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "flannel.1"}, VxlanId: 1, Port: 8472, Learning: false}
-	if err := one.Do(func() error {
-		if err := netlink.LinkAdd(foreign); err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(foreign)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	startAgents(t, c)
-	addPod(t, one, "pod")
-	const want = "device flannel.1 has UDP port 8472: remove it, or set --tunnel-port"
-	eventually(t, func() error {
-		text, err := one.Waggle(t.Context(), "db", "show", "overlays")
-		if err == nil && !strings.Contains(text, want) {
-			err = fmt.Errorf("the table does not say that %s:\n%s", want, text)
-		}
-		return err
-	})
-	if err := one.Do(func() error { return netlink.LinkDel(foreign) }); err != nil {
-		t.Fatal(err)
-	}
-	awaitTunnel(t, one, 2)
-}
-
-// throughDevice counts the packets that the tunnel device of a node has received and sent.
-func throughDevice(t *testing.T, n *nodekit.Node) (packets uint64) {
-	t.Helper()
-	if err := n.Do(func() error {
-		link, err := netlink.LinkByName(podlink.OverlayDevice)
-		if err == nil {
-			packets = link.Attrs().Statistics.RxPackets + link.Attrs().Statistics.TxPackets
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return packets
-}
-
-// Programs encapsulate and decapsulate the traffic between pods of different nodes, and the agent reports that. If the kernel does not allow that, the device
-// does it, and the agent reports the reason. Nodes of both kinds exchange packets.
-func TestPrivilegedTunnel_WithAndWithoutTheDevice(t *testing.T) {
-	t.Parallel()
-	needBuilds(t)
-	c := startCluster(t, 2, "--routing-mode=tunnel")
-	one, two := c.Nodes[0], c.Nodes[1]
-	pods := map[*nodekit.Node]*nodekit.Pod{one: addPod(t, one, "pod-one"), two: addPod(t, two, "pod-two")}
-	awaitTunnel(t, one, 2)
-	awaitTunnel(t, two, 2)
-	awaitVerboseStatus := func(n *nodekit.Node, want string) {
-		t.Helper()
-		eventually(t, func() error {
-			text, err := n.Waggle(t.Context(), "status", "--verbose")
-			if err == nil && !strings.Contains(text, want) {
-				err = fmt.Errorf("%s does not say %q:\n%s", n.Name(), want, text)
-			}
-			return err
-		})
-	}
-	ping := func() {
-		t.Helper()
-		for _, family := range families {
-			if err := nodekit.Ping(pods[one], pods[two].Addr(family.ipv6), 1000); err != nil {
-				t.Errorf("%s: %v", family.name, err)
-			}
-		}
-	}
-	awaitVerboseStatus(one, "pod ranges behind the tunnel; encapsulation in BPF")
-	ping()
-	before := throughDevice(t, one) + throughDevice(t, two)
-	ping()
-	if after := throughDevice(t, one) + throughDevice(t, two); after != before {
-		t.Errorf("the devices have received and sent %d packets", after-before)
-	}
-
-	device := agentWith(t, edited(t, "bpf/encap.go", "	var failures []string\n", "	return EncapSupport{Err: errors.New(\"the kernel refuses it\")}\n	var failures []string\n"))
-	stop := pingOnAndOn(t, pods[one], pods[two].Addr(false), pods[two].Addr(true))
-	if err := one.StopAgent(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	one.UseAgent(device)
-	if err := one.StartAgent(); err != nil {
-		t.Fatal(err)
-	}
-	waitReady(t, one)
-	awaitVerboseStatus(one, "pod ranges behind the tunnel; encapsulation by the device: the kernel refuses it")
-	stop()
-	beforeOne, beforeTwo := throughDevice(t, one), throughDevice(t, two)
-	ping()
-	if afterOne, afterTwo := throughDevice(t, one), throughDevice(t, two); afterOne < beforeOne+4 || afterTwo != beforeTwo {
-		t.Errorf("%d packets by the device of %s, want 4, and %d by that of %s, want 0", afterOne-beforeOne, one.Name(), afterTwo-beforeTwo, two.Name())
-	}
-	for _, from := range c.Nodes {
-		for _, to := range c.Nodes {
-			if from != to {
-				reachBetween(t, from, to, pods)
-			}
-		}
-	}
 }

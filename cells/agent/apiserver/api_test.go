@@ -9,17 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/mac"
-	"github.com/waggle-net/waggle/pkg/tables/apiservers"
-	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
-	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // TestBodies compares replies with the bodies that Cilium's clients expect.
@@ -147,78 +142,6 @@ func TestConfig_ReportsPluginSettings(t *testing.T) {
 	for _, more := range []string{`"SourceIPVerification"`, `"policy-enforcement":"default"`} {
 		if !strings.Contains(whole, more) || strings.Contains(minimal, more) {
 			t.Errorf("%s should be in %s and not in %s", more, whole, minimal)
-		}
-	}
-}
-
-func TestHealthz_ReportsCNIFileState(t *testing.T) {
-	t.Parallel()
-	for want, row := range map[string]*cniconfig.Config{
-		`"cni-file":{"msg":"CNI configuration management disabled","state":"Disabled"}`: nil,
-		`"cni-file":{"msg":"written to /x/w.conflist","state":"Ok"}`:                    {State: cniconfig.Written},
-		`"cni-file":{"msg":"not written yet, waiting for the node","state":"Warning"}`:  {State: cniconfig.Waiting, Message: "the node"},
-		`"cni-file":{"msg":"no space left","state":"Failure"}`:                          {State: cniconfig.Failed, Message: "no space left"},
-		`"cni-file":{"msg":"00.conf comes first","state":"Warning"}`:                    {State: cniconfig.Shadowed, Message: "00.conf comes first"},
-	} {
-		f := newFixture(t)
-		if row != nil {
-			row.Path = "/x/w.conflist"
-			f.fillCNIConfig(*row)
-		}
-		if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, want) {
-			t.Errorf("%s is missing in %s", want, body)
-		}
-	}
-}
-
-func TestHealthz_Routing_FollowsTheMode(t *testing.T) {
-	t.Parallel()
-	for want, mode := range map[string]agentconfig.Agent{
-		`"routing":{"inter-host-routing-mode":"Native","intra-host-routing-mode":"BPF"}`:                           {},
-		`"routing":{"inter-host-routing-mode":"Tunnel","intra-host-routing-mode":"BPF","tunnel-protocol":"vxlan"}`: {TunnelPort: 8472},
-		`"routing":{"inter-host-routing-mode":"Native","intra-host-routing-mode":"Legacy"}`:                        {HostLegacyRouting: true},
-	} {
-		f := newFixture(t)
-		f.api.Settings.TunnelPort, f.api.Settings.HostLegacyRouting = mode.TunnelPort, mode.HostLegacyRouting
-		f.handler = newHandler(f.api)
-		if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, want) {
-			t.Errorf("%s is missing in %s", want, body)
-		}
-	}
-}
-
-func TestHealthz_ReportsSnapshotTables(t *testing.T) {
-	t.Parallel()
-	copied := sources.Source{Table: "k8s-nodes", Producer: "snapshot", State: sources.Snapshot, Since: at.Add(time.Minute), Copy: at}
-	later := "from the copy on disk of 2026-01-02T03:04:05Z, since 2026-01-02T03:05:05Z; "
-	f := newFixture(t)
-	f.fillAPIServers(apiservers.Server{Server: "https://192.0.2.1", Active: true, Reachable: apiservers.Unknown})
-	f.fillSources(copied)
-	if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, `"msg":"all objects `+later) {
-		t.Errorf("one of one table is from the copy: %s", body)
-	}
-	f.fillSources(sources.Source{Table: "k8s-pods", Producer: "reflectors", State: sources.Synced, Since: at, Copy: at})
-	if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, `"msg":"k8s-nodes `+later) {
-		t.Errorf("one of two tables is from the copy: %s", body)
-	}
-}
-
-func TestHealthz_ReportsActiveAPIServer(t *testing.T) {
-	t.Parallel()
-	second := apiservers.Server{Server: "https://192.0.2.2", Reachable: apiservers.No, Error: "refused", Since: at}
-	for want, first := range map[string]apiservers.Server{
-		`"kubernetes":{"msg":"from manifests","state":"Ok"}`:                                                          {},
-		`"kubernetes":{"msg":"from manifests, https://192.0.2.1","state":"Ok"}`:                                       {Reachable: apiservers.Yes},
-		`"kubernetes":{"msg":"https://192.0.2.1 has not responded yet","state":"Failure"}`:                            {Reachable: apiservers.Unknown},
-		`"kubernetes":{"msg":"https://192.0.2.1 is unusable since 2026-01-02T03:04:05Z: no route","state":"Failure"}`: {Reachable: apiservers.No, Error: "no route", Since: at},
-	} {
-		f := newFixture(t)
-		if first.Reachable != "" {
-			first.Server, first.Active = "https://192.0.2.1", true
-			f.fillAPIServers(first, second)
-		}
-		if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, want) {
-			t.Errorf("%s is missing in %s", want, body)
 		}
 	}
 }
@@ -378,69 +301,6 @@ func TestClusterNodes_ReportsChangesOnce(t *testing.T) {
 	}
 	if status, added, _ := ask(id); added == "" || status.ClientID == first.ClientID {
 		t.Errorf("a client that was forgotten is told %+v", status)
-	}
-}
-
-func TestEndpoint_ReportsPolicy(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	body := read(t, f.request("GET", "/v1/endpoint/7", ""))
-	want := `"realized":{"allowed-ingress-identities":[300],"id":5,"l4":{"ingress":[{"derived-from-rules":[["NetworkPolicy shop/cart spec.ingress[0]"]],` +
-		`"rule":"80/TCP"}]},"policy-enabled":"ingress","policy-revision":3}`
-	if !strings.Contains(body, want) {
-		t.Errorf("%s is missing in %s", want, body)
-	}
-}
-
-func TestExplain_NamesTheRuleAndTheNearestMiss(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	for port, want := range map[string]string{
-		"80/TCP": `"summary":"allowed by this node: ingress of the receiver: NetworkPolicy shop/cart spec.ingress[0] allows it; the sender is not an endpoint of this node"`,
-		"81/TCP": `"summary":"denied in ingress of the receiver: isolated by NetworkPolicy shop/cart spec, and no rule allows it; ` +
-			`NetworkPolicy shop/cart spec.ingress[0] nearly allows it: it is for 80/TCP, not 81"`,
-	} {
-		body := read(t, f.request("GET", "/v1/policy/explain?from=10.0.1.8&to=shop/cart&port="+port, ""))
-		for _, want := range []string{want, `"here":true,"isolated":true`, `"kernel":{"message":"read map endpoint_facts: maps are not open"}`,
-			`"from":{"address":"10.0.1.8","identity":300,"labels":["k8s:app=web"],"pod":"shop/web"}`, `"conntrack-error":"read map ct_est4: maps are not open"`,
-			`"egress":{"message":"not an endpoint of this node:`} {
-			if !strings.Contains(body, want) {
-				t.Errorf("%s: %s is missing in %s", port, want, body)
-			}
-		}
-	}
-}
-
-// Policies are evaluated for the backends of a service and not for its address.
-func TestExplain_ThroughAService(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	body := read(t, f.request("GET", "/v1/policy/explain?from=10.0.1.8&to=10.96.0.1&port=80/TCP", ""))
-	for _, want := range []string{`"summary":"denied towards 1 of 2 backends of service shop/web at 10.96.0.1:80/TCP: 10.0.1.7 8080/TCP: denied in ingress`,
-		`"service":{"backends":2,"frontend":"10.96.0.1:80/TCP","id":1,"name":"shop/web","scope":"internal","type":"ClusterIP"}`,
-		`"to":{"address":"10.0.1.7","endpoint":7,`, `"to":{"address":"10.0.2.7"}`, `"verdict":"denied"`} {
-		if !strings.Contains(body, want) {
-			t.Errorf("%s is missing in %s", want, body)
-		}
-	}
-}
-
-func TestWhatIf_NamesNewlyDeniedFlow(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	ep := pod()
-	ep.Labels = map[string]string{"k8s:app": "cart", "k8s:io.kubernetes.pod.namespace": "shop"}
-	f.manager.insert(ep)
-	deny := `{"manifests":"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: cart, namespace: shop}\nspec: {podSelector: {}}"}`
-	body := read(t, f.request("POST", "/v1/policy/what-if", deny))
-	for _, want := range []string{`"denied":[{"count":3,"direction":"ingress","from":{"address":"10.0.1.8"`, `"port":"80/TCP"`,
-		`"replaced":["NetworkPolicy shop/cart"]`, `"flows":1`} {
-		if !strings.Contains(body, want) {
-			t.Errorf("%s is missing in %s", want, body)
-		}
-	}
-	if body := read(t, f.request("POST", "/v1/policy/what-if", `{"delete":["cart"]}`)); !strings.Contains(body, `"deleted":["NetworkPolicy shop/cart"]`) {
-		t.Error(body)
 	}
 }
 

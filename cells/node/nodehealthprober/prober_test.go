@@ -39,7 +39,7 @@ func addressOf(i int) netip.Addr {
 func nameOf(i int) string { return fmt.Sprintf("node-%04d", i) }
 
 // newRig creates a prober in a cluster with a number of nodes. The first one is this node. All nodes are probed, without a sample.
-func newRig(t testing.TB, net kernel, number int) *rig {
+func newRig(t testing.TB, net kernel, number int, changes ...func(*options)) *rig {
 	t.Helper()
 	db := statedb.New()
 	table, err := nodehealth.NewTable(db)
@@ -49,6 +49,9 @@ func newRig(t testing.TB, net kernel, number int) *rig {
 	o, err := newOptions(DefaultConfig, agentconfig.Agent{})
 	require.NoError(t, err)
 	o.sample = 0
+	for _, change := range changes {
+		change(&o)
+	}
 	views, err := nodeviews.NewTable(db)
 	require.NoError(t, err)
 	traffic, err := nodetraffic.NewTable(db)
@@ -69,10 +72,7 @@ func newRig(t testing.TB, net kernel, number int) *rig {
 // start creates a prober and runs it until the test ends.
 func start(t *testing.T, net kernel, number int, changes ...func(*options)) *rig {
 	t.Helper()
-	r := newRig(t, net, number)
-	for _, change := range changes {
-		change(&r.options)
-	}
+	r := newRig(t, net, number, changes...)
 	ctx, cancel := context.WithCancel(t.Context())
 	health, _ := cell.NewSimpleHealth()
 	var running sync.WaitGroup
@@ -94,32 +94,38 @@ func (r *rig) states() map[nodehealth.State]int {
 	return count
 }
 
-func TestProber_FiveThousandNodes(t *testing.T) {
+// TestProber_IntervalByTheRate_AllNodesAreProbed has the interval of two minutes that the rate determines, as the interval of ten minutes of 5,000 nodes by
+// default.
+func TestProber_IntervalByTheRate_AllNodesAreProbed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const number = 5000
+		const number, interval = 1000, 2 * time.Minute
 		net := newFake()
-		r := start(t, net, number)
-		time.Sleep(10 * time.Minute)
+		r := start(t, net, number, func(o *options) { o.base = 10 * time.Second })
+		if got := r.options.interval(number); got != interval || got != r.options.spread(number)*6/5 || !r.options.lean(number) {
+			t.Fatalf("the interval is %v, want %v, by the rate, with half as many probes by HTTP", got, interval)
+		}
+		time.Sleep(interval)
 		if got := r.states(); got[nodehealth.Reachable] != number {
-			t.Errorf("after ten minutes %v, want all %d reachable", got, number)
+			t.Errorf("after an interval %v, want all %d reachable", got, number)
 		}
 		before := net.total()
 		begin := time.Now()
-		time.Sleep(11 * time.Minute) // an interval, with a margin for nodes that are due at the same time
+		const span = interval * 11 / 10 // with a margin for nodes that are due at the same time
+		time.Sleep(span)
 		sum := net.total()
 		if most := 10*int(time.Since(begin)/time.Second) + 10; sum.echo-before.echo > most || sum.hello-before.hello > most*6/10 {
-			t.Errorf("in eleven minutes %d ICMP and %d HTTP requests, want at most %d and about half of that", sum.echo-before.echo, sum.hello-before.hello, most)
+			t.Errorf("in %v %d ICMP and %d HTTP requests, want at most %d and about half of that", span, sum.echo-before.echo, sum.hello-before.hello, most)
 		}
 		for row := range r.table.All(r.db.ReadTxn()) {
 			if row.ICMP.Asked.Before(begin) {
-				t.Fatalf("node %s was probed last at %v, more than eleven minutes ago", row.Node, row.ICMP.Asked)
+				t.Fatalf("node %s was probed last at %v, more than %v ago", row.Node, row.ICMP.Asked, span)
 			}
 		}
-		time.Sleep(11 * time.Minute)
+		time.Sleep(span)
 		for row := range r.table.All(r.db.ReadTxn()) {
 			if row.HTTP.Asked.Before(begin) {
-				t.Fatalf("node %s was probed by HTTP last at %v, more than twenty minutes ago", row.Node, row.HTTP.Asked)
+				t.Fatalf("node %s was probed by HTTP last at %v, more than %v ago", row.Node, row.HTTP.Asked, 2*span)
 			}
 		}
 	})

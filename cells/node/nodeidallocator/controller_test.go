@@ -62,10 +62,16 @@ func (r *rig) pass(txn statedb.WriteTxn) {
 
 func (r *rig) rows() []*nodeids.NodeID { return statedb.Collect(r.Table.All(r.DB.ReadTxn())) }
 
-// timeless returns rows as text, without the times of the releases.
-func timeless(rows []*nodeids.NodeID) (list []string) {
+// timelessRow is a row without the time of its release.
+type timelessRow struct {
+	id        uint16
+	name, uid string
+	released  bool
+}
+
+func timeless(rows []*nodeids.NodeID) (list []timelessRow) {
 	for _, row := range rows {
-		list = append(list, fmt.Sprint(row.TableRow()))
+		list = append(list, timelessRow{row.ID, row.Name, row.UID, !row.Released.IsZero()})
 	}
 	return list
 }

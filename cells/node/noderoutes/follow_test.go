@@ -152,7 +152,8 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 }
 
 // TestRouting_MatchesFullRead changes rows at random and compares the routes with the routes of a new reader. The table gets all routes, also after
-// failed writes, and no write without a change.
+// failed writes, and no write without a change. A run covers one order in which the networks and the tunnel of this node become known; its rounds cover changes
+// of six nodes.
 func TestRouting_MatchesFullRead(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{agentconfig.RoutingNative, agentconfig.RoutingTunnel, agentconfig.RoutingHybrid} {
@@ -160,7 +161,7 @@ func TestRouting_MatchesFullRead(t *testing.T) {
 			t.Parallel()
 			random := testseed.New(t)
 			routes, faults, skipped, past, merged := 0, 0, 0, 0, 0
-			for run := range 30 {
+			for run := range 12 {
 				r := newRig(t, mode)
 				if run%3 == 0 {
 					r.limit = 4 // the covers exceed this limit in some rounds

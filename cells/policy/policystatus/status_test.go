@@ -1,11 +1,8 @@
 package policystatus
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -18,11 +15,8 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
@@ -34,32 +28,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// others is a condition of another program.
-var others = ciliumv2.PolicyCondition{Type: "Other", Status: "Unknown"}
-
-// Specs of policies: plain can be enforced completely; seven has a rule about HTTP requests, which is not enforced.
-const (
-	plain = `{"endpointSelector": {}, "ingress": [{"fromEntities": ["world"]}]}`
-	seven = `{"endpointSelector": {}, "ingress": [{"toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"method": "GET"}]}}]}]}`
-)
-
-func ciliumPolicy(name, spec string) *ciliumv2.CiliumNetworkPolicy {
-	return &ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}, Spec: json.RawMessage(spec),
-		Status: ciliumv2.PolicyStatus{Conditions: []ciliumv2.PolicyCondition{others}}}
-}
-
-func kubernetesPolicy(name string, labels map[string]string) *networkingv1.NetworkPolicy {
-	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}, Spec: networkingv1.NetworkPolicySpec{
-		Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{
-			PodSelector: &metav1.LabelSelector{MatchLabels: labels}}}}}}}
-}
-
-func cells(client *kubeapi.Client) []cell.Cell {
-	tested := cell.Module("policy-status", "Under test", cell.ProvidePrivate(func() servicePause { return 0 }), implementation)
-	return []cell.Cell{tested, cell.Provide(func() *kubeapi.Client { return client }),
-		cell.Provide(leadership.NewTable, statedb.RWTable[leadership.Leadership].ToTable)}
-}
-
 func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
 		s := kubetest.New(t)
@@ -67,70 +35,6 @@ func TestScripts(t *testing.T) {
 		return append(cells(s.Client(t)), cell.Provide(func() upstream.ScriptCmdsOut { return s.Commands(t) }))
 	})
 }
-
-// replica is a running cell that leads.
-type replica struct {
-	db     *statedb.DB
-	leader statedb.RWTable[leadership.Leadership]
-}
-
-func start(t *testing.T, s *kubetest.Server) *replica {
-	t.Helper()
-	r := &replica{}
-	h := hive.New(append(cells(s.Client(t)), celltest.Infrastructure(),
-		cell.Invoke(func(db *statedb.DB, leader statedb.RWTable[leadership.Leadership]) { r.db, r.leader = db, leader }))...)
-	log := slog.New(slog.DiscardHandler)
-	if err := h.Start(log, t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := h.Stop(log, context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	r.lead(t, true)
-	return r
-}
-
-func (r *replica) lead(t *testing.T, leads bool) {
-	t.Helper()
-	row := leadership.Leadership{Lease: "x"}
-	if leads {
-		row.Until = time.Now().Add(time.Hour)
-	}
-	txn := r.db.WriteTxn(r.leader)
-	defer txn.Abort()
-	if _, _, err := r.leader.Insert(txn, row); err != nil {
-		t.Fatal(err)
-	}
-	txn.Commit()
-}
-
-// condition returns the condition Valid of a policy, and the number of all its conditions.
-func condition(s *kubetest.Server, name string) (found ciliumv2.PolicyCondition, all int) {
-	var o ciliumv2.CiliumNetworkPolicy
-	s.Get(kubeapi.CiliumNetworkPolicies, "x", name, &o)
-	for _, c := range o.Status.Conditions {
-		if c.Type == ciliumv2.PolicyValid {
-			found = c
-		}
-	}
-	return found, len(o.Status.Conditions)
-}
-
-func count(s *kubetest.Server, verb, resource string) (n int) {
-	for _, r := range s.Requests() {
-		if r.Verb == verb && strings.TrimSuffix(r.Resource+"/"+r.Subresource, "/") == resource {
-			n++
-		}
-	}
-	return n
-}
-
-const (
-	patched = "ciliumnetworkpolicies.cilium.io/status"
-	events  = "events"
-)
 
 func TestStatus_FollowsThePolicy(t *testing.T) {
 	t.Parallel()
@@ -302,36 +206,6 @@ func TestStatus_SurvivesBrokenWatches(t *testing.T) {
 	}
 }
 
-// A policy that refers to a group is Valid while the group exists. The conditions of other policies are not written again.
-func TestStatus_FollowsGroups(t *testing.T) {
-	t.Parallel()
-	const refers = `{"endpointSelector": {}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "vpn"}]}]}`
-	s := kubetest.New(t)
-	s.Put(ciliumPolicy("p", refers), ciliumPolicy("other", plain))
-	start(t, s)
-	is := func(status, reason, message string) func() bool {
-		return func() bool {
-			c, _ := condition(s, "p")
-			return c.Status == status && c.Reason == reason && strings.Contains(c.Message, message)
-		}
-	}
-	s.Await(t, "there is no group", is(invalid, policy.ReasonAbsent, `no CiliumCIDRGroup "vpn"`))
-	s.Put(&ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: ciliumv2.CIDRGroupSpec{ExternalCIDRs: []string{"10.0.0.0/8"}}})
-	vpn := &ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: "vpn"}, Spec: ciliumv2.CIDRGroupSpec{ExternalCIDRs: []string{"10.0.0.0/8"}}}
-	s.Put(vpn)
-	s.Await(t, "there is one", is(valid, reasonEnforceable, ""))
-	vpn.Spec.ExternalCIDRs = []string{"10.0.0.0/8", "moon"}
-	s.Put(vpn)
-	s.Await(t, "an entry is none", is(invalid, policy.ReasonInvalid, "cannot be read"))
-	if !s.Remove(kubeapi.CiliumCIDRGroups, "", "vpn") {
-		t.Fatal("the group is not there")
-	}
-	s.Await(t, "it is gone", is(invalid, policy.ReasonAbsent, ""))
-	if n := count(s, "patch", patched); n != 5 {
-		t.Errorf("%d conditions were written, want 4 of the policy that refers to the group and 1 of the other", n)
-	}
-}
-
 // The API server validates the whole object when its status is written. An object that was stored before its schema rejected it gets an Event, and the write of
 // its status is not retried.
 func TestStatus_SchemaRejectsObject(t *testing.T) {
@@ -359,72 +233,6 @@ func TestStatus_SchemaRejectsObject(t *testing.T) {
 	if n := count(s, "patch", patched); n != 1 {
 		t.Errorf("the status was written %d times", n)
 	}
-}
-
-// Groups are not known to a new leader, or to a leader without the right to list them. Policies that refer to groups wait, and no other policies.
-func TestStatus_UnknownGroups(t *testing.T) {
-	t.Parallel()
-	const refers = `{"endpointSelector": {}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "vpn"}]}]}`
-	s := kubetest.New(t)
-	var forbidden atomic.Bool
-	s.Fault(func(r *http.Request) (int, string) {
-		if forbidden.Load() && strings.Contains(r.URL.Path, "ciliumcidrgroups") {
-			return http.StatusForbidden, ""
-		}
-		return 0, ""
-	})
-	is := func(name, reason string) func() bool {
-		return func() bool { c, _ := condition(s, name); return c.Reason == reason }
-	}
-	forbidden.Store(true)
-	s.Put(ciliumPolicy("p", refers), ciliumPolicy("plain", plain))
-	r := start(t, s)
-	s.Await(t, "one without groups is judged", is("plain", reasonEnforceable))
-	if !is("p", "")() {
-		t.Error("one with groups is judged")
-	}
-	s.Put(&ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: "vpn"}, Spec: ciliumv2.CIDRGroupSpec{ExternalCIDRs: []string{"10.0.0.0/8"}}})
-	forbidden.Store(false)
-	s.Await(t, "groups are known", is("p", reasonEnforceable))
-
-	r.lead(t, false)
-	for txn, rows := r.db.ReadTxn(), 1; rows > 0; {
-		table := statedb.AnyTable{Meta: r.db.GetTable(txn, "policy-cidrgroups")}
-		all, changed := table.AllWatch(txn)
-		rows = 0
-		for range all {
-			rows++
-		}
-		if rows > 0 {
-			<-changed
-			txn = r.db.ReadTxn()
-		}
-	}
-	forbidden.Store(true)
-	s.Remove(kubeapi.CiliumCIDRGroups, "", "vpn")
-	s.Put(ciliumPolicy("later", refers), ciliumPolicy("other", plain))
-	r.lead(t, true)
-	s.Await(t, "one without groups is judged again", is("other", reasonEnforceable))
-	if !is("later", "")() {
-		t.Error("one is judged by groups of before")
-	}
-	forbidden.Store(false)
-	s.Await(t, "the groups of now are known", func() bool { return is("p", policy.ReasonAbsent)() && is("later", policy.ReasonAbsent)() })
-}
-
-// If the definition of CiliumCIDRGroups is not installed, no groups exist and policies are evaluated.
-func TestStatus_WithoutGroupDefinition(t *testing.T) {
-	t.Parallel()
-	s := kubetest.New(t)
-	s.Fault(func(r *http.Request) (int, string) {
-		if strings.Contains(r.URL.Path, "ciliumcidrgroups") {
-			return http.StatusNotFound, ""
-		}
-		return 0, ""
-	})
-	s.Put(ciliumPolicy("p", `{"endpointSelector": {}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "vpn"}]}]}`))
-	start(t, s)
-	s.Await(t, "it is judged", func() bool { c, _ := condition(s, "p"); return c.Reason == policy.ReasonAbsent })
 }
 
 func TestMessageOf_IsBounded(t *testing.T) {
