@@ -18,6 +18,9 @@
 #include "ipv4.h"
 #include "ipv6.h"
 #include "metrics.h"
+#include "nat.h"
+#include "nat_find.h"
+#include "nat_rewrite.h"
 #include "nd.h"
 #include "overlay_state.h"
 #include "pod_service.h"
@@ -26,6 +29,7 @@
 #include "related.h"
 #include "to_node.h"
 #include "track.h"
+#include "whole.h"
 
 enum pod_step {
 	POD_STEP_NEIGHBOR = 0,
@@ -250,6 +254,30 @@ int pod_refuse(struct __sk_buff *skb)
 	return TC_ACT_REDIRECT;
 }
 
+/* pod_untranslate gives a packet that was translated the destination and the ports that its sender knows, so that an ICMP error quotes them: the kernel of the
+ * pod ignores an error about a packet to a backend, because no socket has sent it. The packet must be whole; any other packet stays unchanged. A separate
+ * function, to limit the use of the stack. */
+__attribute__((noinline)) int pod_untranslate(struct __sk_buff *skb)
+{
+	struct nat_work *work = nat_work();
+	struct whole packet = {};
+	__be16 ports[2];
+
+	if (!work || !whole_read(skb, &packet) || bpf_skb_load_bytes(skb, whole_at(&packet), ports, sizeof(ports)))
+		return CONTINUE;
+	nat_key(work, &packet.to, &packet.from, ports[1], ports[0], packet.protocol, NAT_TO_POD);
+	if (!nat_peek(packet.family))
+		return CONTINUE;
+	/* The entry is a reply to this packet, as the pod gets it. The packet that the pod sent has the same ends, exchanged. */
+	nat_key(work, &packet.from, &packet.to, ports[0], ports[1], packet.protocol, NAT_FROM_POD);
+	__builtin_memcpy(work->entry.daddr, work->entry.saddr, sizeof(work->entry.daddr));
+	__builtin_memcpy(work->entry.saddr, packet.from.addr, sizeof(work->entry.saddr));
+	ports[0] = work->entry.dport;
+	work->entry.dport = work->entry.sport;
+	work->entry.sport = ports[0];
+	return nat_rewrite(skb, packet.family, whole_at(&packet));
+}
+
 /* pod_to_node sends a packet, which was counted as forwarded, to the node of its destination, or leaves it to the stack. If the packet is too long, the sender
  * gets an ICMP error. */
 SEC("tc")
@@ -271,7 +299,7 @@ int pod_to_node(struct __sk_buff *skb)
 		return TC_ACT_REDIRECT;
 	observe(&seen, self);
 	drop(skb, v, &seen);
-	if (!drop_is_reject(v) || !reject(skb, self->id, REJECT_TOO_BIG, mtu) || deliver_reply(skb, self) != REDIRECTED)
+	if (!drop_is_reject(v) || pod_untranslate(skb) != CONTINUE || !reject(skb, self->id, REJECT_TOO_BIG, mtu) || deliver_reply(skb, self) != REDIRECTED)
 		return TC_ACT_SHOT;
 	return TC_ACT_REDIRECT;
 }

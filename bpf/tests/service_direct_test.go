@@ -7,6 +7,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/events"
+	"github.com/waggle-net/waggle/pkg/mac"
 )
 
 // sourcePort returns the source port of a TCP or UDP packet without extension headers.
@@ -127,4 +128,61 @@ func TestPrivilegedService_ThenTheBackendItselfBySCTP(t *testing.T) {
 		n.wantEgressDrop(podA, serviceRequest(family, 5001).sctp(t), events.NoMapping)
 		n.passes(podA, direct.ports(5001, servicePort).sctp(t), actRedirect)
 	})
+}
+
+// A packet to a service is longer than the path to the backend carries: the ICMP error contains the addresses and ports of the packet that the pod sent,
+// because the kernel of the pod ignores any other. An error about a packet past the service contains the address of the backend.
+func TestPrivilegedService_TooLongForBackend(t *testing.T) {
+	t.Parallel()
+	onDirect(t, func(t *testing.T, s *surroundings, family int, _ mac.Addr) {
+		pod, distant := podA.addr(family), distantPod[family]
+		for i, c := range []struct {
+			name     string
+			protocol uint8
+			gso      uint32
+			used     bool // the pod has a flow to the backend from the same port, so the flow to the service gets another
+		}{
+			{"UDP", protoUDP, 0, false},
+			{"UDP from a used port", protoUDP, 0, true},
+			{"TCP", protoTCP, 0, false},
+			{"TCP from a used port", protoTCP, 0, true},
+			{"TCP segments", protoTCP, 1480, false},
+			{"SCTP", protoSCTP, 0, false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				n, sport, backend := s.in(t), 5000+uint16(i), on(distant, backendPort)
+				if c.protocol == protoSCTP {
+					backend = on(distant, servicePort)
+				}
+				n.service(family, c.protocol, []netip.AddrPort{backend})
+				ask := serviceRequest(family, sport)
+				if c.used {
+					n.passes(podA, unpadded(kinds[c.protocol](t, sent(podA, pod, distant).ports(sport, backendPort))), actRedirect)
+				}
+				if c.used || c.protocol == protoTCP {
+					got := n.run(bpf.PodEgress, ifPodA, unpadded(kinds[c.protocol](t, ask)))
+					n.did(got, actRedirect)
+					if port := sourcePort(family, got.packet); (port != sport) != c.used {
+						t.Fatalf("the source port is %d, before the translation %d", port, sport)
+					}
+				}
+				n.wantTooBig(family, c.gso, ask.long(t, c.protocol), clusterIP[family])
+			})
+		}
+		t.Run("past the service", func(t *testing.T) {
+			n := s.in(t)
+			n.service(family, protoUDP, at(distant))
+			n.wantTooBig(family, 0, sent(podA, pod, distant).ports(5100, backendPort).long(t, protoUDP), distant)
+		})
+	})
+}
+
+// wantTooBig sends a packet of pod a, and checks that the pod gets an ICMP error about the same packet from an address.
+func (n *node) wantTooBig(family int, gso uint32, frame []byte, from netip.Addr) {
+	n.t.Helper()
+	got := n.runSkb(bpf.PodEgress, skBuff{Ifindex: ifPodA, GsoSize: gso, GsoSegs: 2}, frame)
+	if event := n.event(); event == nil || event.Reason != events.TooBig {
+		n.t.Fatalf("action %d, event %+v", int32(got.action), event)
+	}
+	n.wantPacket(got, actRedirect, tooBig(n.t, received(podA, from, podA.addr(family)), frame, 1500))
 }

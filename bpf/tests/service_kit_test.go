@@ -2,6 +2,7 @@ package tests
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -192,6 +193,34 @@ func icmpError(t testing.TB, f flow, about []byte) []byte {
 	return serialize(t, ether(f.from, f.to, layers.EthernetTypeIPv4),
 		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolICMPv4, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice()},
 		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 3)}, gopacket.Payload(about[14:14+28]))
+}
+
+// tooBig is the ICMP error of the programs about a packet, given as a frame, that is longer than the path carries.
+func tooBig(t testing.TB, f flow, about []byte, mtu uint16) []byte {
+	t.Helper()
+	if f.src.Is6() {
+		return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 2, hops: 64,
+			body: gopacket.Payload(append(binary.BigEndian.AppendUint32(nil, uint32(mtu)), about[14:14+48]...))}.bytes(t)
+	}
+	return serialize(t, ether(f.from, f.to, layers.EthernetTypeIPv4),
+		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolICMPv4, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice()},
+		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 4), Seq: mtu}, gopacket.Payload(about[14:14+28]))
+}
+
+// long is a packet of 2,500 bytes of a protocol of services that may not be fragmented. A TCP segment has the flag ACK.
+func (f flow) long(t testing.TB, protocol uint8) []byte {
+	t.Helper()
+	f.payload = make(gopacket.Payload, 2500)
+	if protocol == protoUDP {
+		return withoutFragments(f.bytes(t))
+	}
+	binary.BigEndian.PutUint16(f.payload, f.sport)
+	binary.BigEndian.PutUint16(f.payload[2:], f.dport)
+	if protocol == protoTCP {
+		f.payload[12], f.payload[13] = 5<<4, 0x10
+	}
+	f.proto = layers.IPProtocol(protocol)
+	return withoutFragments(f.bytes(t))
 }
 
 // natRest is the part of an entry of either family that tests change.

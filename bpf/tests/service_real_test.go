@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -91,6 +93,61 @@ func TestPrivilegedReal_ServicesThroughTunnel(t *testing.T) {
 				s.service(family, protoUDP, at(distantPod[family]))
 				if err := sendUntilReply(s.dialUDP(t, service)); !errors.Is(err, unix.ECONNREFUSED) {
 					t.Errorf("IPv%d: a closed port: %v, want %v; last event %+v", family, err, unix.ECONNREFUSED, s.event())
+				}
+			}
+		})
+	}
+}
+
+// A client of a service sends more than the path to the backend carries, through the tunnel and by routes: its kernel, which knows only the address of the
+// service, learns the MTU. Datagrams of that size then arrive, and streams adapt their segment size.
+func TestPrivilegedReal_ServiceMTUExceeded(t *testing.T) {
+	t.Parallel()
+	const mtu = 1340
+	for name, prepare := range map[string]func(t *testing.T) *surroundings{
+		"tunnel": func(t *testing.T) *surroundings {
+			s := newTunnelNode(t, encapAll)
+			s.update(bpf.MapEncap, uint32(0), bpf.Encap{Mtu: mtu, Mac: hostMAC})
+			return s
+		},
+		"routes": func(t *testing.T) *surroundings {
+			s := newDirectNode(t, alone, bpf.NodeDirect)
+			s.update(bpf.MapNodes, uint32(otherID), bpf.Node{Mode: bpf.NodeDirect, Mtu: mtu})
+			return s
+		},
+	} {
+		t.Run(name+", datagrams", func(t *testing.T) {
+			t.Parallel()
+			s := prepare(t)
+			for _, family := range families {
+				backend := listenUDP(t, s.distant, distantPod[family])
+				s.service(family, protoUDP, []netip.AddrPort{portOf(backend)})
+				client, before := s.dialUDP(t, on(clusterIP[family], servicePort)), s.count(events.TooBig, bpf.DirectionEgress)
+				full := mtu - map[int]int{4: 28, 6: 48}[family]
+				_, err := client.Write(make([]byte, full+1))
+				check(t, err)
+				if err := wait("the MTU of the path", func() (bool, error) { return pathMTU(client, family) == mtu, nil }); err != nil {
+					t.Errorf("IPv%d: the MTU of the path is %d, want %d: %v", family, pathMTU(client, family), mtu, err)
+				}
+				if after := s.count(events.TooBig, bpf.DirectionEgress); after.Packets != before.Packets+1 {
+					t.Errorf("IPv%d: %d packets were too big, want 1", family, after.Packets-before.Packets)
+				}
+				clearError(t, client)
+				s.echoes(client, backend, full)
+			}
+		})
+		t.Run(name+", streams", func(t *testing.T) {
+			t.Parallel()
+			s := prepare(t)
+			data := bytes.Repeat([]byte("waggle dance "), 50_000)
+			for _, family := range families {
+				listener, before := listenTCP(t, s.distant, distantPod[family]), s.count(events.TooBig, bpf.DirectionEgress)
+				s.service(family, protoTCP, []netip.AddrPort{listener.Addr().(*net.TCPAddr).AddrPort()})
+				if got := s.ask(listener, family, data); !bytes.Equal(got, data) {
+					t.Errorf("IPv%d: %d of %d bytes came back; last event %+v", family, len(got), len(data), s.event())
+				}
+				if after := s.count(events.TooBig, bpf.DirectionEgress); after.Packets == before.Packets {
+					t.Errorf("IPv%d: no packet was too big: the test tests nothing", family)
 				}
 			}
 		})
