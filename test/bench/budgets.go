@@ -107,6 +107,7 @@ var (
 	addReplacedBudget = figures.Within(5 * time.Second)
 	instantBudget     = figures.Within(20 * time.Millisecond)
 	lostBudget        = figures.AtMost(figures.Value{Number: 0, Unit: "datagrams"})
+	namedBudget       = figures.Within(30 * time.Second) // a test of a new path begins within 8 s, and three in a row must fail
 	frozenLoopBudget  = figures.Within(time.Minute)
 	frozenTableBudget = figures.Within(12 * time.Second) // a write transaction may be held for 10 s
 )

@@ -26,6 +26,7 @@ func (b *bench) promises() []part {
 		{"promises: the plugin without an agent", b.absentAgent, []figures.Limit{addNoAgentBudget, delNoAgentBudget}},
 		{"promises: attaching while the agent restarts", b.restart, []figures.Limit{addReplacedBudget, noneBudget}},
 		{"promises: stops", b.stops, []figures.Limit{stopBudget}},
+		{"promises: faults of the underlay", b.underlayFaults, []figures.Limit{namedBudget}},
 		{"promises: loops that hang", b.hangs, []figures.Limit{frozenLoopBudget, frozenTableBudget, stopBudget, secondStopBudget}},
 	}
 }

@@ -20,7 +20,7 @@ const espModules = "esp4 esp6 xfrm_user gcm ctr ghash-generic seqiv ecb drbg sha
 const agentPrograms = "waggle-agent waggle-cni waggle"
 
 // suites lists the tests that run on kernels. The oldest kernel runs the tests of verifier, hooks, maps, netlink and sockets; the newer kernel runs the tests
-// of parts that differ there: verifier, tcx, and one run with complete nodes.
+// of parts that differ there: verifier, tcx, and runs with one and with two complete nodes.
 var suites = []suite{
 	{pkg: "bpf/tests", kernels: oldest, tests: "Programs_.*|Maps_.*|Resize_(FlowsAlternateBetweenGenerations|DeletesInBoth|DischargesOnce|OneMapFull_CreatesInNeither)|Conntrack_(Full|ConcurrentEstablish_CountsOnce)|Events_.*|OverlayIngress_.*|EncapProbe|NetdevIngress_DecapsulatesSupportedFamilies|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectMTUExceeded|VNI_.*|LocalOrigin_.*|NetdevEgress_PodsAvoidSocketPorts|NetdevIngress_RepliesAreNoRequestsOfAService|" +
 		"Real_(Datagrams|Streams|TTLExpires|ShortFrames|PagedHeaders|ReplyDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
@@ -147,9 +147,9 @@ var omissions = []omission{
 		"cells/datapath/loader Generation_ the programs"},
 	{"test/node", both, "Revision_(DowngradeAndUpgradeLoseNoPacket|TunnelLosesNothing)", "on an emulated CPU each takes about two minutes; the soak runs them on both kernels"},
 	{"test/node", both, "Revision_(ServicesLoseNoPacket|FourNodesUnderTraffic)", "restarts with services took 170 s on an emulated CPU; " + node},
-	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Traffic_BetweenPodsNodeAndOutside sends through the same programs"},
+	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Cluster_NativeRouting_PodsReachEachOther sends between two nodes there"},
 	{"test/node", both, "Hybrid_.*|Rolling_.*", "packet sockets and route metrics are older than the oldest kernel; pkg/icmpecho and cells/datapath/routereconciler test them there; " + node},
-	{"test/node", both, "Tunnel_.*", "the driver of VXLAN with metadata is older than the oldest kernel, whose helpers for it bpf/tests OverlayIngress_.* calls; " + node},
+	{"test/node", both, "Tunnel_.*", "the driver of VXLAN with metadata is older than the oldest kernel, whose helpers for it bpf/tests OverlayIngress_.* calls; Cluster_AgentsSideBySideOnOneUnderlay sends between pods of two nodes through it there; " + node},
 	{"test/node", both, "Policy_.*", decision},
 	{"test/node", both, "Service_.*", decision + "; bpf/tests Real_Services covers services on the oldest kernel, where restarts took 170 s"},
 }

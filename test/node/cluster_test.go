@@ -101,13 +101,16 @@ func (n kubeNode) putNode(addrs ...netip.Addr) {
 	n.server.Put(node)
 }
 
-// Two agents run on two nodes of one underlay, each with pods of its own range. The nodes reach each other in both families, and one agent keeps running when
-// the other is killed.
+// Two agents run on two nodes of one underlay, each with pods of its own range. The nodes reach each other in both families, and so do the pods, through the
+// tunnel. One agent keeps running when the other is killed.
 func TestPrivilegedCluster_AgentsSideBySideOnOneUnderlay(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 2)
+	c := startCluster(t, 2, "--routing-mode=tunnel")
 	one, two := c.Nodes[0], c.Nodes[1]
 	pods := map[*nodekit.Node]*nodekit.Pod{one: addPod(t, one, "a"), two: addPod(t, two, "b")}
+	for _, n := range c.Nodes {
+		awaitTunnel(t, n, 2)
+	}
 	reach := func(t *testing.T) {
 		for _, family := range families {
 			for _, path := range []struct {
@@ -130,6 +133,8 @@ func TestPrivilegedCluster_AgentsSideBySideOnOneUnderlay(t *testing.T) {
 		}
 	}
 	t.Run("both run", reach)
+	reachBetween(t, one, two, pods)
+	reachBetween(t, two, one, pods)
 	for _, family := range families {
 		if a, b := pods[one].Addr(family.ipv6), pods[two].Addr(family.ipv6); a == b {
 			t.Errorf("both pods have the address %s", a)
@@ -145,4 +150,17 @@ func TestPrivilegedCluster_AgentsSideBySideOnOneUnderlay(t *testing.T) {
 	}
 	t.Run("one runs", reach)
 	addPod(t, one, "c")
+}
+
+// Pods of two nodes reach each other in both families by routes between the nodes, without a tunnel.
+func TestPrivilegedCluster_NativeRouting_PodsReachEachOther(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
+	one, two := c.Nodes[0], c.Nodes[1]
+	pods := map[*nodekit.Node]*nodekit.Pod{one: addPod(t, one, "a"), two: addPod(t, two, "b")}
+	for _, n := range c.Nodes {
+		eventually(t, func() error { return routesTo(t, n, 2) })
+	}
+	reachBetween(t, one, two, pods)
+	reachBetween(t, two, one, pods)
 }
