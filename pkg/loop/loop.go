@@ -19,8 +19,10 @@ type Options struct {
 	// Tables are the tables whose every change begins a round: each round must add their channels to [Round.Changed]. The watchdog reports the loop as stalled if
 	// it does not read a change of these tables. Tables of which the controller watches single rows only do not belong here.
 	Tables []statedb.TableMeta
-	// Pause is the minimum time between the beginnings of two rounds. A single change after a pause is not delayed. 0 means none.
+	// Pause is the minimum time between the beginnings of two rounds without a burst. A single change after a pause is not delayed. 0 means none.
 	Pause time.Duration
+	// Burst is the number of rounds that may begin without a pause between them. Each pause without a round permits one of them. 0 means 1.
+	Burst int
 	// Settle delays a round after the first change, so that changes within this time cause one round. 0 means none.
 	Settle time.Duration
 	// Interval is the maximum time between the end of a round and the beginning of the next one. 0 means that only changes begin a round.
@@ -33,7 +35,7 @@ func Run(ctx context.Context, db *statedb.DB, o Options, round func(*Round) erro
 	if o.Pause > 0 {
 		limit = rate.Every(o.Pause)
 	}
-	limiter := rate.NewLimiter(limit, 1)
+	limiter := rate.NewLimiter(limit, max(o.Burst, 1))
 	limiter.Allow() // the first round begins at once, even if ctx has ended
 	for full := true; ; {
 		r := &Round{Txn: watchdog.Snapshot(ctx, db, o.Tables...), Changed: statedb.NewWatchSet(), Full: full, within: o.Interval}

@@ -75,7 +75,9 @@ func TestRun_ChangesBeginRounds(t *testing.T) {
 	}{
 		"at once":     {loop.Options{}, []time.Duration{0, time.Second, time.Second + time.Millisecond, time.Second + 2*time.Millisecond, 3 * time.Second}},
 		"after pause": {loop.Options{Pause: 50 * time.Millisecond}, []time.Duration{0, time.Second, time.Second + 50*time.Millisecond, 3 * time.Second}},
-		"settled":     {loop.Options{Settle: 50 * time.Millisecond}, []time.Duration{0, time.Second + 50*time.Millisecond, 3*time.Second + 50*time.Millisecond}},
+		"burst, then after pause": {loop.Options{Pause: 50 * time.Millisecond, Burst: 2},
+			[]time.Duration{0, time.Second, time.Second + time.Millisecond, time.Second + 50*time.Millisecond, 3 * time.Second}},
+		"settled": {loop.Options{Settle: 50 * time.Millisecond}, []time.Duration{0, time.Second + 50*time.Millisecond, 3*time.Second + 50*time.Millisecond}},
 		"interval": {loop.Options{Interval: 1500 * time.Millisecond}, []time.Duration{0, time.Second, time.Second + time.Millisecond, time.Second + 2*time.Millisecond,
 			2502 * time.Millisecond, 3 * time.Second}},
 	} {

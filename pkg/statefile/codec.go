@@ -29,20 +29,12 @@ type envelope struct {
 	Data     json.RawMessage `json:"data"`
 }
 
-// Encode wraps a document, which must be one JSON value, into the content of a file.
+// Encode wraps a document, which must be one JSON value without spaces as [json.Marshal] returns it, into the content of a file.
 func Encode(kind string, document []byte) ([]byte, error) {
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, document); err != nil {
-		return nil, fmt.Errorf("encode a state file of kind %q: %w", kind, err)
-	}
-	return seal(kind, compact.Bytes())
-}
-
-func seal(kind string, compact []byte) ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false) // escapes would change the checksummed bytes
-	if err := enc.Encode(envelope{kind, Version, checksum(compact), compact}); err != nil {
+	if err := enc.Encode(envelope{kind, Version, checksum(document), document}); err != nil {
 		return nil, fmt.Errorf("encode a state file of kind %q: %w", kind, err)
 	}
 	return out.Bytes(), nil
@@ -63,8 +55,8 @@ func Decode(kind string, file []byte) ([]byte, error) {
 	if want := checksum(e.Data); e.Checksum != want {
 		return nil, fmt.Errorf("%w: checksum is %.80q, the contents have %s", ErrCorrupt, e.Checksum, want)
 	}
-	// The checksum covers only the document. Comparing with a newly sealed file covers the envelope.
-	if again, err := seal(kind, e.Data); err != nil || !bytes.Equal(again, file) {
+	// The checksum covers only the document. Comparing with a newly encoded file covers the envelope.
+	if again, err := Encode(kind, e.Data); err != nil || !bytes.Equal(again, file) {
 		return nil, fmt.Errorf("%w: the envelope of the contents is damaged", ErrCorrupt)
 	}
 	return e.Data, nil

@@ -35,12 +35,19 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{clock: time.Unix(1000, 0)}
-	f.source = &source{db: db, table: table, now: func() time.Time {
+	f := &fixture{source: newSource(db, table), clock: time.Unix(1000, 0)}
+	f.now = func() time.Time {
 		f.clock = f.clock.Add(time.Second)
 		return f.clock
-	}}
+	}
 	return f
+}
+
+func (f *fixture) publishAll(t *testing.T) {
+	t.Helper()
+	if err := f.publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (f *fixture) row(t *testing.T, id string) health.Status {
@@ -65,6 +72,7 @@ func TestReport_WritesOnlyChanges(t *testing.T) {
 		t.Error("a report that differs only in its detail was written")
 	}
 	h.OK("waiting")
+	f.publishAll(t)
 	if got := f.row(t, "agent.routes/job-sync"); got.Message != "waiting" || got.Count != 1 {
 		t.Errorf("row: %+v", got)
 	}
@@ -84,6 +92,66 @@ func TestReport_WritesOnlyChanges(t *testing.T) {
 	got = f.row(t, "agent.routes/job-sync")
 	if got.Error != "" || !got.LastOK.After(lastOK) || got.Count != 3 {
 		t.Errorf("row after recovery: %+v", got)
+	}
+}
+
+// The last message of a component that stays OK is in the row after the next publication, and no message that another report has replaced.
+func TestReport_NewMessageOfOKComponent_IsPublishedLater(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		reports                   func(h cell.Health)
+		message                   string // "" if there is no row
+		level                     health.Level
+		writes, publicationWrites bool
+	}{
+		"new message":        {func(h cell.Health) { h.OK("2 nodes"); h.OK("3 nodes") }, "3 nodes", health.OK, false, true},
+		"message of the row": {func(h cell.Health) { h.OK("2 nodes"); h.OK("1 nodes") }, "1 nodes", health.OK, false, false},
+		"failure":            {func(h cell.Health) { h.OK("2 nodes"); h.Degraded("full", errors.New("no id")) }, "full", health.Degraded, true, false},
+		"failure and recovery": {func(h cell.Health) { h.OK("2 nodes"); h.Degraded("full", errors.New("no id")); h.OK("3 nodes") },
+			"3 nodes", health.OK, true, false},
+		"stop":                {func(h cell.Health) { h.OK("2 nodes"); h.Stopped("end") }, "end", health.Stopped, true, false},
+		"closed scope":        {func(h cell.Health) { h.OK("2 nodes"); h.Close() }, "", "", true, false},
+		"scope of a next job": {func(h cell.Health) { h.OK("2 nodes"); h.Close(); h.OK("Running") }, "Running", health.OK, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			h := f.ForModule(cell.FullModuleID{"nodes"})
+			h.OK("1 nodes")
+			before := f.revision()
+			c.reports(h)
+			reported := f.revision()
+			f.publishAll(t)
+			published := f.revision()
+			if (reported != before) != c.writes || (published != reported) != c.publicationWrites {
+				t.Errorf("revisions %d, after the reports %d, after the publication %d", before, reported, published)
+			}
+			row, _, found := f.table.Get(f.db.ReadTxn(), health.ByID("nodes/"))
+			if found != (c.message != "") || row.Message != c.message || row.Level != c.level {
+				t.Errorf("found %t, row: %+v", found, row)
+			}
+			if f.publishAll(t); f.revision() != published {
+				t.Error("the second publication has written again")
+			}
+		})
+	}
+}
+
+func TestPublish_ComponentsInOneTransaction(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	names := []string{"ids", "maps", "routes"}
+	for _, message := range []string{"1 nodes", "2 nodes"} {
+		for _, name := range names {
+			f.ForModule(cell.FullModuleID{name}).OK(message)
+		}
+	}
+	f.publishAll(t)
+	updated := f.row(t, names[0]+"/").UpdatedAt
+	for _, name := range names {
+		if row := f.row(t, name+"/"); row.Message != "2 nodes" || row.Count != 1 || !row.UpdatedAt.Equal(updated) || !row.LastOK.Equal(updated) {
+			t.Errorf("row of %s: %+v", name, row)
+		}
 	}
 }
 

@@ -1,25 +1,66 @@
 package healthreport
 
 import (
+	"context"
+	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/watchdog"
 )
+
+// publishInterval is the maximum delay of a new message of a component that stays OK. Many of these messages count rows. Without the delay, each of a dozen
+// components, reconcilers included, commits its row again for each node that joins.
+const publishInterval = time.Second
 
 // source creates the reporters of modules.
 type source struct {
 	db    *statedb.DB
 	table statedb.RWTable[health.Status]
 	now   func() time.Time
+
+	mu   sync.Mutex               // guards late; held during the commit of a report, and taken after the lock of the table
+	late map[string]health.Status // last reports that differ from their rows only in the message, by ID; all of them and their rows are OK
 }
 
-func newSource(db *statedb.DB, table statedb.RWTable[health.Status]) hive.HealthSource {
-	return &source{db: db, table: table, now: time.Now}
+func newSource(db *statedb.DB, table statedb.RWTable[health.Status]) *source {
+	return &source{db: db, table: table, now: time.Now, late: map[string]health.Status{}}
+}
+
+func registerPublisher(jobs job.Group, s *source) {
+	watchdog.AddTimer(jobs, "publish-messages", s.publish, publishInterval)
+}
+
+// publish writes the delayed messages in one transaction.
+func (s *source) publish(context.Context) error {
+	s.mu.Lock()
+	none := len(s.late) == 0
+	s.mu.Unlock()
+	if none {
+		return nil
+	}
+	txn, now := s.db.WriteTxn(s.table), s.now()
+	defer txn.Abort()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, next := range s.late {
+		old, _, found := s.table.Get(txn, health.ByID(id))
+		if !found { // the scope is closed
+			continue
+		}
+		if _, _, err := s.table.Insert(txn, follow(old, next, now)); err != nil {
+			return fmt.Errorf("insert the health of %s: %w", id, err)
+		}
+	}
+	txn.Commit()
+	clear(s.late)
+	return nil
 }
 
 // ForModule implements hive.HealthSource.
@@ -27,8 +68,8 @@ func (s *source) ForModule(id cell.FullModuleID) cell.Health {
 	return &reporter{source: s, module: id.String()}
 }
 
-// reporter implements cell.Health for one scope. Its only state is the row, so that two reporters of the same scope (of an ended job and its
-// replacement) agree. Any goroutine may report; the write transaction serializes the reports.
+// reporter implements cell.Health for one scope. It has no state of its own, so that two reporters of the same scope (of an ended job and its
+// replacement) agree. Any goroutine may report; the write transaction and the mutex of the source serialize the reports.
 type reporter struct {
 	*source
 	module    string
@@ -58,19 +99,39 @@ func (r *reporter) report(level health.Level, message string, err error) {
 	if err != nil {
 		next.Error = err.Error()
 	}
-	if old, _, found := r.table.Get(r.db.ReadTxn(), health.ByID(next.ID())); found && same(old, next) {
+	id := next.ID()
+	if r.delay(id, next) {
 		return
 	}
-	txn := r.db.WriteTxn(r.table)
+	txn, now := r.db.WriteTxn(r.table), r.now()
 	defer txn.Abort()
-	old, _, found := r.table.Get(txn, health.ByID(next.ID()))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.late, id)
+	old, _, found := r.table.Get(txn, health.ByID(id))
 	if found && same(old, next) {
 		return
 	}
-	if _, _, err := r.table.Insert(txn, follow(old, next, r.now())); err != nil {
+	if _, _, err := r.table.Insert(txn, follow(old, next, now)); err != nil {
 		return
 	}
 	txn.Commit()
+}
+
+// delay reports whether next must not be written at once: it repeats its row, or publish writes it because the component stays OK.
+func (s *source) delay(id string, next health.Status) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, _, found := s.table.Get(s.db.ReadTxn(), health.ByID(id))
+	switch {
+	case found && same(old, next):
+		delete(s.late, id)
+	case found && old.Level == health.OK && next.Level == health.OK:
+		s.late[id] = next
+	default:
+		return false
+	}
+	return true
 }
 
 // Close implements cell.Health: it deletes the rows of this scope and of the scopes below it, and marks Degraded rows as closed.

@@ -7,10 +7,8 @@ import (
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
-	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 )
 
@@ -19,14 +17,14 @@ import (
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{cell.Module("health", "Health under test", cell.ProvidePrivate(health.NewTable), cell.Provide(reports))}
+		return []cell.Cell{cell.Module("health", "Health under test", cell.ProvidePrivate(health.NewTable, newSource), cell.Provide(reports),
+			cell.Invoke(registerPublisher))}
 	})
 }
 
 // reports returns the commands "say/ok scope message", "say/degraded scope message error", "say/stopped scope message" and "say/close scope"; a scope
 // is "job" of the module bees.comb, or "-" for the module itself.
-func reports(db *statedb.DB, table statedb.RWTable[health.Status]) upstream.ScriptCmdsOut {
-	var source hive.HealthSource = newSource(db, table)
+func reports(source *source) upstream.ScriptCmdsOut {
 	reportCmd := func(do func(h cell.Health, args []string)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: "Report"}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			h := source.ForModule(cell.FullModuleID{"bees", "comb"})

@@ -112,7 +112,11 @@ func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) ma
 	return want
 }
 
+// commitNetdevs opens no write transaction for unchanged devices: most rounds are about the pod range of another node.
 func (c *controller) commitNetdevs(want map[int]*masquerade.Netdev) error {
+	if c.hasNetdevs(want) {
+		return nil
+	}
 	txn := c.DB.WriteTxn(c.Netdevs)
 	defer txn.Abort()
 	if err := rows.Replace(txn, c.Netdevs, c.Netdevs.All(txn), want, func(n *masquerade.Netdev) int { return n.Index }, rows.Same); err != nil {
@@ -121,4 +125,18 @@ func (c *controller) commitNetdevs(want map[int]*masquerade.Netdev) error {
 	c.Complete.netdevs(txn)
 	txn.Commit()
 	return nil
+}
+
+// hasNetdevs reports whether the table is complete and has exactly these rows, whatever their status.
+func (c *controller) hasNetdevs(want map[int]*masquerade.Netdev) bool {
+	txn := c.DB.ReadTxn()
+	if complete, _ := c.Netdevs.Initialized(txn); !complete || c.Netdevs.NumObjects(txn) != len(want) {
+		return false
+	}
+	for old := range c.Netdevs.All(txn) {
+		if row, found := want[old.Index]; !found || !old.Equal(row) {
+			return false
+		}
+	}
+	return true
 }

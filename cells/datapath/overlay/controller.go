@@ -195,8 +195,11 @@ func (c *controller) completed(r *loop.Round) bool {
 	return false
 }
 
-// commit inserts want; nil inserts no row.
+// commit inserts want; nil inserts no row. It opens no write transaction for an unchanged row: most rounds are about another node.
 func (c *controller) commit(want *overlays.Overlay, done func(statedb.WriteTxn)) error {
+	if c.has(want) {
+		return nil
+	}
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
 	if want != nil {
@@ -207,6 +210,16 @@ func (c *controller) commit(want *overlays.Overlay, done func(statedb.WriteTxn))
 	done(txn)
 	txn.Commit()
 	return nil
+}
+
+// has reports whether the table is complete and has the row, whatever its status. A complete table has nil.
+func (c *controller) has(want *overlays.Overlay) bool {
+	txn := c.DB.ReadTxn()
+	if complete, _ := c.Table.Initialized(txn); !complete || want == nil {
+		return complete
+	}
+	old, _, found := c.Table.Get(txn, overlays.ByDevice(want.Device))
+	return found && old.Equal(want)
 }
 
 func report(health cell.Health, waiting string, reached int, problems []error, support bpf.EncapSupport) {

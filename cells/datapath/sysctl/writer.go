@@ -21,14 +21,18 @@ func newWriter(db *statedb.DB, table statedb.RWTable[*sysctls.Setting]) sysctls.
 	return &writer{db: db, table: table}
 }
 
-// Replace implements [sysctls.Writer].
+// Replace implements [sysctls.Writer]. Owners call it in each of their rounds, so it opens no write transaction for unchanged settings.
 func (w *writer) Replace(owner string, settings []sysctls.Setting) error {
+	wanted := make(map[string]sysctls.Setting, len(settings))
+	for _, s := range settings {
+		s.Owner = owner
+		wanted[s.Name] = s
+	}
+	if w.has(owner, wanted) {
+		return nil
+	}
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
-	wanted := make(map[string]struct{}, len(settings))
-	for _, s := range settings {
-		wanted[s.Name] = struct{}{}
-	}
 	err := w.put(txn, owner, settings)
 	for old := range w.table.List(txn, sysctls.ByOwner(owner)) {
 		if _, ok := wanted[old.Name]; ok {
@@ -40,6 +44,19 @@ func (w *writer) Replace(owner string, settings []sysctls.Setting) error {
 	}
 	txn.Commit()
 	return err
+}
+
+// has reports whether the rows of an owner are exactly these settings by name, whatever their status.
+func (w *writer) has(owner string, wanted map[string]sysctls.Setting) bool {
+	left := len(wanted)
+	for old := range w.table.List(w.db.ReadTxn(), sysctls.ByOwner(owner)) {
+		s, found := wanted[old.Name]
+		if !found || !old.Equal(&s) {
+			return false
+		}
+		left--
+	}
+	return left == 0
 }
 
 // Update implements [sysctls.Writer].

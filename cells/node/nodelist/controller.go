@@ -24,8 +24,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
-// settle is the minimum interval between two reconciliation rounds. A single change is not delayed; a burst is handled in one round.
-const settle = 20 * time.Millisecond
+const (
+	// settle is the interval between two reconciliation rounds while many nodes join. Each commit begins a round in a dozen cells and reconcilers, whose cost
+	// hardly depends on the number of changed nodes.
+	settle = 50 * time.Millisecond
+	// burst is the number of rounds without a pause between them after a time without changes: the Node and the CiliumNode of a single node are not delayed.
+	burst = 4
+)
 
 // shownProblems limits the refused claims in a health message.
 const shownProblems = 3
@@ -71,7 +76,8 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err := c.subscribe(); err != nil {
 		return err
 	}
-	err := loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.LocalNode, c.Nodes, c.CiliumNodes}, Pause: settle}, func(r *loop.Round) error {
+	watched := []statedb.TableMeta{c.LocalNode, c.Nodes, c.CiliumNodes}
+	err := loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle, Burst: burst}, func(r *loop.Round) error {
 		if err := c.round(r.Txn, r.Changed); err != nil {
 			return err
 		}

@@ -88,8 +88,14 @@ func podsOfPreviousNetwork(t *testing.T, shared *kube.Cluster) {
 	if err != nil || strings.Count(names, "\n") != 2 {
 		t.Errorf("want the CiliumEndpoints of two pods: %v\n%s", err, names)
 	}
-	if health, err := n.Waggle(t.Context(), "db", "show", "health"); err != nil || strings.Contains(health, "labels of") {
-		t.Errorf("labels are incomplete: %v\n%s", err, health)
+	if err := c.WaitFor(t.Context(), "complete labels", func() error { // the message of a component that stays OK is a second old at most
+		health, err := n.Waggle(t.Context(), "db", "show", "health")
+		if err == nil && strings.Contains(health, "labels of") {
+			err = fmt.Errorf("labels are incomplete:\n%s", health)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 	stop(t, p)
 }
