@@ -81,7 +81,7 @@ var idIndex = statedb.Index[Status, string]{
 	Name:       "identifier",
 	FromObject: func(s Status) index.KeySet { return index.NewKeySet(key(s.ID())) },
 	FromKey:    key,
-	FromString: index.FromString,
+	FromString: func(id string) (index.Key, error) { return key(id), nil },
 	Unique:     true,
 }
 

@@ -89,7 +89,8 @@ func TestStatus_CiliumDbg(t *testing.T) {
 		Updated time.Time
 	}
 	var got []row
-	for s := range table.LowerBound(txn.Commit(), idIndex.QueryFromKey([]byte("agent"))) {
+	committed := txn.Commit()
+	for s := range table.LowerBound(committed, idIndex.QueryFromKey([]byte("agent"))) {
 		b, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
@@ -105,5 +106,9 @@ func TestStatus_CiliumDbg(t *testing.T) {
 	want[1].ID.Module, want[1].ID.Component = []string{"agent", "z"}, []string{}
 	if !reflect.DeepEqual(got, want) || idIndex.Name != "identifier" {
 		t.Errorf("cilium-dbg reads %+v from the index %s, want %+v", got, idIndex.Name, want)
+	}
+	// The shell of the agent needs no root.
+	if row, _, found, err := (statedb.AnyTable{Meta: table}).Get(committed, "identifier", "z/"); err != nil || !found || row.(Status).Module != "z" {
+		t.Errorf("the shell finds %+v by an id: %v", row, err)
 	}
 }
