@@ -45,6 +45,22 @@ func (e *previousRun) slot(ep *endpoints.Endpoint) (slot, bool) {
 	return s, found && ep.Restored && int(s.ifindex) == ep.HostIfIndex
 }
 
+// mayHaveSlot reports whether the maps had a slot for the id of a restored endpoint when this run began. The slot stays until endpoint-maps writes or removes
+// it.
+func (e *previousRun) mayHaveSlot(ep *endpoints.Endpoint) bool {
+	_, found := e.slots[ep.ID]
+	return found && ep.Restored
+}
+
+// mayPass reports whether the datapath may forward packets of an endpoint that has no row yet, because of its entries of the previous run. These entries are
+// removed when endpoint-policies is complete, so the table waits for the endpoint. The table must not wait for the announcement of an identity, because the
+// announcement may wait for the removal of such entries: see [controller.taken]. replaced reports whether every hook has a program of this run. If not, a
+// program may use another slot than the maps have.
+func (e *previousRun) mayPass(ep *endpoints.Endpoint, replaced bool) bool {
+	_, had := e.slot(ep)
+	return ep.Restored && (had || !replaced)
+}
+
 // endpointsWith yields the local ids of the endpoints that peers knew by an identity when this run began.
 func (e *previousRun) endpointsWith(identity uint32) iter.Seq[uint16] {
 	return func(yield func(uint16) bool) {

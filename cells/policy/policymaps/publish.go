@@ -18,12 +18,12 @@ import (
 )
 
 // taken reports whether the datapath has applied the published row of an endpoint. No packet of an endpoint without facts passes, so its row counts as
-// applied, unless the endpoint is restored and its facts may not be read yet.
+// applied, unless the maps may still have its slot of the previous run: endpoint-maps removes slots without facts when the table of facts is complete.
 func (c *controller) taken(txn statedb.ReadTxn, ep *endpoints.Endpoint, row *endpointpolicies.EndpointPolicy) bool {
 	f, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID))
 	if !found {
 		all, _ := c.Facts.Initialized(txn)
-		return all || !ep.Restored
+		return all || !c.previous.mayHaveSlot(ep)
 	}
 	return f.Status.Kind == reconciler.StatusKindDone && int(f.IfIndex) == ep.HostIfIndex && f.Ingress == row.Ingress &&
 		f.Egress == row.Egress && f.PolicyRevision == row.Revision
@@ -259,11 +259,13 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 			continue
 		}
 		number, found := identities.Of(txn, c.Of, id, row.Attachment)
-		switch {
-		case found && (c.announced[number.Identity] || number.Identity == c.datapathIdentity(previous, id)):
+		switch current := c.datapathIdentity(previous, id); {
+		case found && c.announced[number.Identity]:
 			row.Identity = number.Identity
+		case found && current != 0:
+			row.Identity = current // a restored endpoint gets its row without waiting for the announcement: see [previousRun.mayPass]
 		case previous == nil:
-			all, w.late = false, true
+			all, w.late = all && !c.previous.mayPass(c.in.subjects[id], w.replaced), true
 			c.in.marked[id] = true
 			continue // the endpoint has no announced identity yet
 		}

@@ -80,7 +80,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// datapath applies the published rows of endpoints, as the cell endpoint-maps and its reconciler do.
+// datapath applies the published rows of endpoints, as the cell endpoint-maps and its reconciler do: an endpoint in quarantine gets no facts.
 type datapath struct {
 	db     *statedb.DB
 	from   statedb.Table[*endpointpolicies.EndpointPolicy]
@@ -100,18 +100,23 @@ func newDatapath(db *statedb.DB, from statedb.Table[*endpointpolicies.EndpointPo
 func (d *datapath) run(ctx context.Context, _ cell.Health) error {
 	paused := false
 	for {
-		rows, changed := d.from.AllWatch(d.db.ReadTxn())
+		snapshot := d.db.ReadTxn()
+		rows, changed := d.from.AllWatch(snapshot)
+		complete, initialized := d.from.Initialized(snapshot)
+		if complete {
+			initialized = nil // it is closed
+		}
 		if !paused {
 			txn := d.db.WriteTxn(d.facts)
 			for row := range rows {
 				ep, _, found := d.links.Get(txn, endpoints.ByID(row.EndpointID))
-				if !found {
+				if !found || ep.Quarantine != "" {
 					continue
 				}
 				_, _, _ = d.facts.Insert(txn, &bpfendpoints.Facts{ID: row.EndpointID, IfIndex: uint32(ep.HostIfIndex), Identity: row.Identity,
 					Ingress: row.Ingress, Egress: row.Egress, PolicyRevision: row.Revision, Status: reconciler.StatusDone()})
 			}
-			if complete, _ := d.from.Initialized(txn); complete {
+			if complete {
 				d.done(txn)
 			}
 			txn.Commit()
@@ -120,6 +125,7 @@ func (d *datapath) run(ctx context.Context, _ cell.Health) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-initialized:
 		case paused = <-d.paused:
 		}
 	}

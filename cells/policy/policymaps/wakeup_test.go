@@ -1,6 +1,7 @@
 package policymaps
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -157,23 +158,65 @@ func TestWakeUp_CompleteTables(t *testing.T) {
 			require.Zero(t, time.Since(began))
 		})
 	})
-	t.Run("facts", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			w := newBench(t, 0, 0)
-			complete := pendingTable[*bpfendpoints.Facts](w.DB, w.facts)
-			w.restored(t)
-			c, status := w.starts(t)
-			require.Contains(t, status(), "policies for")
-			require.NotZero(t, w.identityOf(7))
-			require.Equal(t, []uint16{7}, c.last.untaken, "the facts of a restored endpoint may not be read yet")
-			began := time.Now()
-			complete()
-			status()
-			require.Empty(t, c.last.untaken)
-			require.Zero(t, time.Since(began))
+}
+
+// TestComplete_EndpointWithoutIdentity: only a restored endpoint with a slot delays the table of policies while it has no identity.
+func TestComplete_EndpointWithoutIdentity(t *testing.T) {
+	t.Parallel()
+	for name, restored := range map[string]bool{"restored": true, "new": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newBench(t, 0, 0)
+				ep, _ := w.restored(t)
+				ep.Restored = restored
+				put(t, w.DB, w.endpoints, &ep)
+				w.Entries.(fakeEntries).slots[7] = slot{ifindex: 7, identity: 600}
+				row := &identities.EndpointIdentity{EndpointID: 7, Attachment: "seven:eth0", Identity: 700, Labels: ep.Labels}
+				remove(t, w.DB, w.of, row)
+				c, status := w.starts(t)
+				time.Sleep(inputTimeout)
+				require.Contains(t, status(), "policies for")
+				require.Zero(t, w.identityOf(7))
+				require.Equal(t, !restored, c.complete, "without a row, endpoint-maps removes the slot, by which a restored endpoint passes packets")
+				put(t, w.DB, w.of, row)
+				require.EqualValues(t, 700, w.identityOf(7))
+				require.True(t, c.complete)
+			})
 		})
-	})
+	}
+}
+
+// TestWakeUp_CompleteFacts: a restored endpoint without facts delays the announcement of a new identity until the table of facts is complete, if the maps had a
+// slot for it. Then the new endpoint gets its row at once.
+func TestWakeUp_CompleteFacts(t *testing.T) {
+	t.Parallel()
+	for _, hadSlot := range []bool{true, false} {
+		t.Run(fmt.Sprintf("slot of the previous run %t", hadSlot), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newBench(t, 0, 0)
+				complete := pendingTable[*bpfendpoints.Facts](w.DB, w.facts)
+				w.restored(t)
+				if hadSlot {
+					w.Entries.(fakeEntries).slots[7] = slot{ifindex: 7, identity: 700}
+				}
+				c, status := w.starts(t)
+				require.Contains(t, status(), "policies for")
+				require.NotZero(t, w.identityOf(7))
+				began := time.Now()
+				w.add(t, 10)
+				if hadSlot {
+					require.Zero(t, w.identityOf(11), "the maps may have the slot of the restored endpoint, whose policy does not know the identity")
+					require.Equal(t, []uint16{7}, c.last.untaken)
+					complete()
+				}
+				require.EqualValues(t, 266, w.identityOf(11))
+				require.NotContains(t, c.views.untaken, uint16(7))
+				require.Zero(t, time.Since(began))
+			})
+		})
+	}
 }
 
 // TestWakeUp_Copies: a copy of groups on disk is in use until their list arrives, or counts as their list when the timeout expires.
