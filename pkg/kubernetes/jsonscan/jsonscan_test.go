@@ -95,6 +95,25 @@ func TestReader_ReadsPlainJSON(t *testing.T) {
 	}
 }
 
+// TestReader_Unquote compares Unquote with encoding/json.
+func TestReader_Unquote(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{`""`: true, ` "a b" `: true, `"\"\\\/\b\f\n\r\t"`: true, `"\u00e9\u003c"`: true, `"é\n"`: true, `"\uD83D\uDE00"`: true,
+		`"\ud83d"`: true, `"\ud83d\u0061"`: true, `"\u0000"`: true, `"\u12"`: false, `"\x"`: false, `"a`: false, `"a\"`: false, `a`: false, `5`: false, `null`: false, ``: false,
+		"\"\xff\"": false, "\"\\n\xff\"": false, "\"\n\"": false} {
+		r := NewReader([]byte(text))
+		got := r.Unquote()
+		if r.Done() != want {
+			t.Errorf("%q: done is %v, want %v", text, r.Done(), want)
+			continue
+		}
+		var plain string
+		if err := json.Unmarshal([]byte(text), &plain); want && (err != nil || got != plain) {
+			t.Errorf("%q: %q, want %q, %v", text, got, plain, err)
+		}
+	}
+}
+
 func TestReader_Failed_ReadsNothing(t *testing.T) {
 	t.Parallel()
 	r := NewReader([]byte(`{"a":1,"b":2}`))

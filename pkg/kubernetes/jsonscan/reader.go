@@ -1,6 +1,7 @@
 package jsonscan
 
 import (
+	"encoding/json"
 	"strconv"
 	"unicode/utf8"
 )
@@ -77,6 +78,27 @@ func (r *Reader) Text() []byte {
 		return nil
 	}
 	return text
+}
+
+// Unquote reads a string, with or without escapes, and returns a copy.
+func (r *Reader) Unquote() (out string) {
+	r.space()
+	from := r.at
+	text, plain := r.text()
+	switch {
+	case r.unable:
+		return ""
+	case !utf8.Valid(text):
+		r.unable = true
+		return ""
+	case plain:
+		return string(text)
+	}
+	if err := json.Unmarshal(r.data[from:r.at], &out); err != nil {
+		r.unable = true
+		return ""
+	}
+	return out
 }
 
 // Int reads an integer without fraction and exponent.
