@@ -20,7 +20,7 @@ func ReadEndpoint(r *jsonscan.Reader, node string) *CiliumEndpoint {
 		switch string(name) {
 		case "metadata":
 			seen.once(r, 0)
-			readMetadata(r, &o.ObjectMeta, node)
+			readMetadata(r, &o.ObjectMeta, endpointMetadata(r, &o.ObjectMeta, node))
 		case "status":
 			seen.once(r, 1)
 			readStatus(r, &o.Status)
@@ -41,7 +41,8 @@ func (m *members) once(r *jsonscan.Reader, bit int) {
 	*m |= 1 << bit
 }
 
-func readMetadata(r *jsonscan.Reader, meta *metav1.ObjectMeta, node string) {
+// readMetadata reads the metadata that all rows need. It calls other for each other member, and other must read or skip the value.
+func readMetadata(r *jsonscan.Reader, meta *metav1.ObjectMeta, other func(name []byte)) {
 	var seen members
 	r.Object(func(name []byte) {
 		switch string(name) {
@@ -67,13 +68,23 @@ func readMetadata(r *jsonscan.Reader, meta *metav1.ObjectMeta, node string) {
 				r.Fail()
 			}
 			meta.CreationTimestamp = metav1.NewTime(made.Local())
-		case "labels":
-			seen.once(r, 6)
-			meta.Labels = readNodeLabel(r, node)
 		default:
-			r.Skip()
+			other(name)
 		}
 	})
+}
+
+// endpointMetadata returns a function for [readMetadata] that reads the label [NodeLabel] and skips all else.
+func endpointMetadata(r *jsonscan.Reader, meta *metav1.ObjectMeta, node string) func(name []byte) {
+	var seen members
+	return func(name []byte) {
+		if string(name) != "labels" {
+			r.Skip()
+			return
+		}
+		seen.once(r, 0)
+		meta.Labels = readNodeLabel(r, node)
+	}
 }
 
 // readNodeLabel reads the label [NodeLabel] and skips the others.
