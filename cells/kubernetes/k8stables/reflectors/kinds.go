@@ -8,9 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubernetes/jsonscan"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
@@ -41,6 +43,28 @@ func (k kind) emptyWithoutDefinition(set *tables.Set) bool {
 // remoteInterval is how long events of CiliumEndpoints gather. In a large cluster an event arrives every few milliseconds, and a wakeup for each
 // costs the agent several times as much as decoding it and writing its addresses.
 const remoteInterval = 100 * time.Millisecond
+
+// reader reads the fields of an object that its row needs. It makes r unable if another decoder has to decode the object.
+type reader func(r *jsonscan.Reader, nodeName string) runtime.Object
+
+func readEndpoint(r *jsonscan.Reader, nodeName string) runtime.Object {
+	return ciliumv2.ReadEndpoint(r, nodeName)
+}
+
+func readNode(r *jsonscan.Reader, _ string) runtime.Object { return ciliumv2.ReadNode(r) }
+
+// read returns the reader of a kind whose watch is a [stream]; nil for other kinds.
+func (k kind) read() reader {
+	switch {
+	case k.narrow != nil: // a stream does not apply it
+		return nil
+	case k.resource.Plural == kubeapi.CiliumEndpoints.Plural:
+		return readEndpoint
+	case k.resource.Plural == kubeapi.CiliumNodes.Plural:
+		return readNode
+	}
+	return nil
+}
 
 // gather returns how long events of the kind gather before they are read; 0 reads them immediately.
 func (k kind) gather() time.Duration {

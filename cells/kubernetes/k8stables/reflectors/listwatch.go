@@ -67,7 +67,8 @@ type listWatch struct {
 	report   *report
 	client   *kubeapi.Client
 	resource kubeapi.Resource
-	gather   time.Duration // interval of [kubeapi.Gathering]; 0 reads each event immediately
+	read     reader        // of the events of a [stream]; nil for a watch of client-go
+	gather   time.Duration // interval of [kubeapi.Gathering] of a stream; 0 reads each event immediately
 	optional bool          // a resource without a definition has no objects
 }
 
@@ -127,13 +128,11 @@ func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watc
 
 // open opens a watch.
 func (l *listWatch) open(ctx context.Context, options metav1.ListOptions, initial bool) (watch.Interface, error) {
-	if l.gather > 0 {
-		out := newStream(l.resource, l.nodeName, initial)
-		body, err := l.client.Stream(kubeapi.Gathering(ctx, l.gather, out.drained), l.resource, "", options)
-		if err != nil {
+	if l.read != nil {
+		out := newStream(l.resource, l.nodeName, l.read, initial)
+		if err := l.connect(ctx, options, out); err != nil {
 			return nil, err
 		}
-		out.body = body
 		go out.run()
 		return out, nil
 	}
@@ -144,4 +143,19 @@ func (l *listWatch) open(ctx context.Context, options metav1.ListOptions, initia
 	out := &shrunkWatch{in: in, out: make(chan watch.Event, 64), stop: make(chan struct{}), nodeName: l.nodeName}
 	go out.run()
 	return out, nil
+}
+
+// connect sends the request of a stream and stores the body of the response in it.
+func (l *listWatch) connect(ctx context.Context, options metav1.ListOptions, to *stream) error {
+	if l.gather > 0 {
+		ctx = kubeapi.Gathering(ctx, l.gather, to.drained)
+	}
+	body, err := l.client.Stream(ctx, l.resource, "", options)
+	if err != nil {
+		return err
+	}
+	if to.body = body; l.gather == 0 {
+		to.body = promptBody{body, to.drained}
+	}
+	return nil
 }

@@ -49,9 +49,14 @@ func model(t *testing.T, random *rand.Rand) {
 		func() { server.Put(endpoint(fmt.Sprint("e", random.IntN(20)), random.IntN(1000))) },
 		func() { server.Put(endpoint(fmt.Sprint("e", random.IntN(20)), random.IntN(1000))) },
 		func() { server.Put(node(fmt.Sprint("n", random.IntN(5)), fmt.Sprintf("192.0.2.%d", random.IntN(9)))) },
+		func() {
+			server.Put(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", random.IntN(5)), Annotations: map[string]string{"waggle.io/wrote": `{"a":"b"}`}},
+				Spec: ciliumv2.NodeSpec{Addresses: []ciliumv2.NodeAddress{{Type: "InternalIP", IP: fmt.Sprintf("192.0.2.%d", random.IntN(9))}}}})
+		},
 		func() { server.Put(pod("a", fmt.Sprint("p", random.IntN(5)), []string{"one", "two"}[random.IntN(2)])) },
 		func() { server.Remove(kubeapi.CiliumEndpoints, "a", fmt.Sprint("e", random.IntN(20))) },
 		func() { server.Remove(kubeapi.Nodes, "", fmt.Sprint("n", random.IntN(5))) },
+		func() { server.Remove(kubeapi.CiliumNodes, "", fmt.Sprint("n", random.IntN(5))) },
 		func() { server.Remove(kubeapi.Pods, "a", fmt.Sprint("p", random.IntN(5))) },
 		func() {
 			if up = !up; up {

@@ -13,7 +13,7 @@ import (
 )
 
 // newStore returns the store of nodes, without a reflector.
-func newStore(t *testing.T) *store {
+func newStore(t testing.TB) *store {
 	t.Helper()
 	set, k := newSet(t), kinds("one")[0]
 	table, _ := set.ByName(k.table)

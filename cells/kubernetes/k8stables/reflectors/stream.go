@@ -13,16 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	kjson "sigs.k8s.io/json"
 
-	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/jsonscan"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
 
-// stream is a watch of CiliumEndpoints that delivers all events of a burst at once: the last one, with the others in [object.before]. A watch of
-// client-go delivers each event separately, through three goroutines, and reads its text seven times.
+// stream is a watch that decodes only the fields that rows need, and delivers all events of a burst at once: the last one, with the others in
+// [object.before]. A watch of client-go delivers each event separately, through three goroutines, and reads its text seven times.
 type stream struct {
 	resource kubeapi.Resource
 	nodeName string
+	read     reader
 	body     io.ReadCloser
 	out      chan watch.Event
 	once     sync.Once
@@ -35,8 +35,8 @@ type stream struct {
 }
 
 // newStream returns a stream without a body. With initial, the stream begins with all objects and a bookmark.
-func newStream(resource kubeapi.Resource, nodeName string, initial bool) *stream {
-	return &stream{resource: resource, nodeName: nodeName, out: make(chan watch.Event, 1), stop: make(chan struct{}), initial: initial}
+func newStream(resource kubeapi.Resource, nodeName string, read reader, initial bool) *stream {
+	return &stream{resource: resource, nodeName: nodeName, read: read, out: make(chan watch.Event, 1), stop: make(chan struct{}), initial: initial}
 }
 
 // ResultChan implements watch.Interface.
@@ -88,7 +88,19 @@ func (s *stream) take(frame []byte) {
 	s.send(e)
 }
 
-// drained delivers the queued events. The reader calls it before it waits for more bytes, see [kubeapi.Gathering].
+// promptBody is a body without [kubeapi.Gathering]: it calls drained before each read.
+type promptBody struct {
+	io.ReadCloser
+	drained func()
+}
+
+// Read implements io.Reader.
+func (b promptBody) Read(p []byte) (int, error) {
+	b.drained()
+	return b.ReadCloser.Read(p)
+}
+
+// drained delivers the queued events. The reader calls it before it waits for more bytes, see [kubeapi.Gathering] and [promptBody].
 func (s *stream) drained() {
 	if len(s.batch) == 0 {
 		return
@@ -152,7 +164,7 @@ func (s *stream) decodeFast(frame []byte) (e watch.Event, ok bool) {
 			e.Type = eventType(r.Text())
 			types++
 		case "object":
-			o = ciliumv2.ReadEndpoint(r, s.nodeName)
+			o = s.read(r, s.nodeName)
 			objects++
 		default:
 			r.Skip()
