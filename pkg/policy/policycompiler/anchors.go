@@ -1,6 +1,7 @@
 package policycompiler
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -64,14 +65,19 @@ func (m anchored[V]) anchorsFor(choice *policy.Selector) []anchor {
 	return slices.Compact(best)
 }
 
-// anchorsOf returns the anchors of an identity with these labels.
-func anchorsOf(labels map[string]string) []anchor {
-	out := make([]anchor, 1, 1+4*len(labels)) // the zero anchor
-	for label, value := range labels {
-		source, key, _ := strings.Cut(label, ":")
-		for _, s := range [...]string{source, policy.AnySource} {
-			out = append(out, anchor{source: s, key: key, value: value}, anchor{source: s, key: key, exists: true})
+// anchorsOf yields the anchors of an identity with these labels. An identity does not keep them: they need a kilobyte for four labels.
+func anchorsOf(labels map[string]string) iter.Seq[anchor] {
+	return func(yield func(anchor) bool) {
+		if !yield(anchor{}) {
+			return
+		}
+		for label, value := range labels {
+			source, key, _ := strings.Cut(label, ":")
+			for _, s := range [...]string{source, policy.AnySource} {
+				if !yield(anchor{source: s, key: key, value: value}) || !yield(anchor{source: s, key: key, exists: true}) {
+					return
+				}
+			}
 		}
 	}
-	return out
 }

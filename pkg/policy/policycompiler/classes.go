@@ -178,7 +178,7 @@ func (c *selectors) classOf(e extent, labels map[string]string) *class {
 		c.last++
 		number = c.last
 	}
-	of := &class{key: key, known: known{peer: peer{Class, number}, extent: e, labels: labels, anchors: anchorsOf(labels)}}
+	of := &class{key: key, known: known{peer: peer{Class, number}, extent: e, labels: labels}}
 	c.byLabels[key], c.byNumber[number] = of, of
 	c.changed[number] = struct{}{}
 	c.choose(&of.known, settled)

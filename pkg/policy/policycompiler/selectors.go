@@ -29,24 +29,25 @@ type known struct {
 	extent  extent // kind of the class
 	labels  map[string]string
 	chosen  []*selector // selectors that choose it by labels, in no order
-	anchors []anchor
-	classes [2]*class // of an identity: cluster and namespace; nil when it has none
+	classes [2]*class   // of an identity: cluster and namespace; nil when it has none
 }
 
-// selectors holds the chosen identities of every choice that rules make. A new identity is compared only with the selectors under its anchors. Many new
-// selectors are resolved in one pass over the identities.
+// selectors holds the chosen identities of every choice that rules make. A new identity is compared only with the selectors under its anchors, and a new
+// selector only with the identities that have a label which it requires, unless the label is common. Many new selectors are resolved in one pass over the
+// identities.
 type selectors struct {
 	byKey      map[string]*selector
 	byAnchor   anchored[*selector]
 	pending    []*selector
 	identities map[uint32]*known
+	labelled   labelIndex             // of identities
 	fixed      map[uint32][]*selector // selectors of fixed identities, by number
 	arrivals   map[uint32]struct{}    // identities that are new or have changed
 	identityClasses
 }
 
 func newSelectors() *selectors {
-	return &selectors{byKey: map[string]*selector{}, byAnchor: anchored[*selector]{}, identities: map[uint32]*known{},
+	return &selectors{byKey: map[string]*selector{}, byAnchor: anchored[*selector]{}, identities: map[uint32]*known{}, labelled: newLabelIndex(),
 		fixed: map[uint32][]*selector{}, arrivals: map[uint32]struct{}{}, identityClasses: newIdentityClasses()}
 }
 
@@ -142,7 +143,9 @@ func (c *selectors) upsert(number uint32, labels map[string]string) {
 	case maps.Equal(k.labels, labels):
 		return
 	}
-	k.labels, k.anchors = labels, anchorsOf(labels)
+	c.labelled.remove(number, k.labels)
+	c.labelled.add(number, labels)
+	k.labels = labels
 	c.arrivals[number] = struct{}{}
 }
 
@@ -154,6 +157,7 @@ func (c *selectors) remove(number uint32) (classed bool) {
 	}
 	delete(c.identities, number)
 	delete(c.arrivals, number)
+	c.labelled.remove(number, k.labels)
 	for _, s := range k.chosen {
 		s.lose(k.peer)
 	}
@@ -168,7 +172,7 @@ func settled(s *selector) bool { return !s.pending }
 // choose updates one identity or class in the selectors for which asked returns true.
 func (c *selectors) choose(k *known, asked func(*selector) bool) {
 	var now []*selector
-	for _, a := range k.anchors {
+	for a := range anchorsOf(k.labels) {
 		for _, s := range c.byAnchor[a] {
 			if asked(s) && !s.mark && c.decides(s, k) && s.choice.Matches(k.labels) {
 				s.mark = true
@@ -245,23 +249,24 @@ func (c *selectors) resolve() (reclassed []uint32) {
 	return reclassed
 }
 
+// resolvePending finds the identities and classes of new selectors: first of those that it can compare with few identities, and then of the others, in one pass
+// over all.
 func (c *selectors) resolvePending() {
+	if len(c.pending) == 0 {
+		return
+	}
+	c.resolveByLabel()
 	switch {
 	case len(c.pending) == 0:
 		return
 	case len(c.pending) <= few:
 		for k := range c.all() {
 			for _, s := range c.pending {
-				if c.decides(s, k) && s.choice.Matches(k.labels) {
-					list := s.numbers(k.kind)
-					*list = append(*list, k.identity)
-					k.chosen = append(k.chosen, s)
-				}
+				c.compare(s, k)
 			}
 		}
 		for _, s := range c.pending {
-			slices.Sort(s.identities)
-			slices.Sort(s.classes)
+			s.sort()
 		}
 	default:
 		asked := func(s *selector) bool { return s.pending }
@@ -273,6 +278,49 @@ func (c *selectors) resolvePending() {
 		s.pending = false
 	}
 	c.pending = nil
+}
+
+// resolveByLabel resolves the pending selectors that require a label which few identities have. Altogether it compares at most as many pairs as there are
+// identities, so that it never takes much longer than a pass over all.
+func (c *selectors) resolveByLabel() {
+	left := len(c.identities)
+	c.pending = slices.DeleteFunc(c.pending, func(s *selector) bool {
+		numbers, listed := c.labelled.candidates(s.choice, left)
+		cost := len(numbers)
+		ofClasses := c.classed && s.extent != ofIdentity
+		if ofClasses {
+			cost += len(c.byNumber)
+		}
+		if !listed || cost > left {
+			return false
+		}
+		left -= cost
+		for _, number := range numbers {
+			c.compare(s, c.identities[number])
+		}
+		if ofClasses {
+			for _, of := range c.byNumber {
+				c.compare(s, &of.known)
+			}
+		}
+		s.sort()
+		s.pending = false
+		return true
+	})
+}
+
+// compare adds k to a new selector if the selector chooses it. The caller must sort the selector.
+func (c *selectors) compare(s *selector, k *known) {
+	if c.decides(s, k) && s.choice.Matches(k.labels) {
+		list := s.numbers(k.kind)
+		*list = append(*list, k.identity)
+		k.chosen = append(k.chosen, s)
+	}
+}
+
+func (s *selector) sort() {
+	slices.Sort(s.identities)
+	slices.Sort(s.classes)
 }
 
 // all iterates over the identities and the classes.

@@ -52,7 +52,7 @@ func (r *Resolver) UpsertSubject(s Subject) {
 
 // candidates returns the parts that may select an endpoint with some labels, sorted by serial. All other parts do not select it.
 func (r *Resolver) candidates(labels map[string]string) (parts []*part) {
-	for _, a := range anchorsOf(labels) {
+	for a := range anchorsOf(labels) {
 		parts = append(parts, r.parts[a]...)
 	}
 	slices.SortFunc(parts, func(a, b *part) int { return cmp.Compare(a.serial, b.serial) })
