@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -145,7 +146,7 @@ func (s *store) flush() error {
 	if len(events) == 0 && len(s.held) == 0 {
 		return nil
 	}
-	txn := s.set.Write(s.table)
+	txn := s.begin(events)
 	defer txn.Abort()
 	for _, e := range events {
 		if err := s.one(txn, e); err != nil {
@@ -158,6 +159,15 @@ func (s *store) flush() error {
 	txn.Commit()
 	s.report.rejects(s.rejected, missingRows{len(s.held), s.all})
 	return nil
+}
+
+// begin opens a transaction for events. It includes the tables that all stores share only if an event changes k8s-rejects: another store holds these tables
+// while it writes a list of all pods, and a policy must not wait for that.
+func (s *store) begin(events []event) statedb.WriteTxn {
+	if slices.ContainsFunc(events, func(e event) bool { _, rejected := s.rejected[e.key()]; return rejected || e.err != nil }) {
+		return s.set.Write(s.table)
+	}
+	return s.set.DB.WriteTxn(s.table.Meta())
 }
 
 // one applies an event.

@@ -2,6 +2,7 @@ package reflectors
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -116,6 +117,54 @@ func TestTake_BurstIsOneCommit(t *testing.T) {
 			t.Errorf("the first commit has %d rows", rows)
 		}
 	})
+}
+
+// While another kind writes a long list, events of valid objects are committed; an object that becomes valid again waits, because its row in k8s-rejects is
+// deleted in the same commit.
+func TestFlush_ValidObject_DoesNotWaitForOtherKinds(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	if err := s.Replace(list(t, 1), "10"); err != nil {
+		t.Fatal(err)
+	}
+	invalid := small(t, "bad", "192.0.2.9", "11")
+	invalid.row, invalid.err = nil, errors.New("invalid")
+	if err := errors.Join(s.Add(invalid), s.flush()); err != nil || len(s.rejected) != 1 {
+		t.Fatalf("%d objects are rejected: %v", len(s.rejected), err)
+	}
+	flush := func(o *object) <-chan error {
+		if err := s.Update(o); err != nil {
+			t.Fatal(err)
+		}
+		flushed := make(chan error, 1)
+		go func() { flushed <- s.flush() }()
+		return flushed
+	}
+	other := s.set.Write() // of another kind
+	defer other.Abort()
+	select {
+	case err := <-flush(small(t, "n0", "192.0.2.12", "12")):
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the event of a valid object waits")
+	}
+	valid := flush(small(t, "bad", "192.0.2.13", "13"))
+	select {
+	case <-valid:
+		t.Fatal("the transaction of a rejected object lacks k8s-rejects")
+	case <-time.After(20 * time.Millisecond):
+	}
+	other.Abort()
+	if err := <-valid; err != nil || len(s.rejected) != 0 || s.set.Rejects.NumObjects(s.set.DB.ReadTxn()) != 0 {
+		t.Errorf("%d objects are rejected: %v", len(s.rejected), err)
+	}
+	for name, address := range map[string]string{"n0": "192.0.2.12", "bad": "192.0.2.13"} {
+		if row, found := s.table.Get(s.set.DB.ReadTxn(), name); !found || fmt.Sprint(row) != fmt.Sprint(small(t, name, address, "1").row) {
+			t.Errorf("row %v", row)
+		}
+	}
 }
 
 func TestBackoff_IsNeverLongerThanFourSeconds(t *testing.T) {
