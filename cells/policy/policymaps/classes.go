@@ -210,14 +210,21 @@ func (v *verifier) repairClasses() error {
 	}
 	want := v.classes.written
 	var differ []uint32
+	both := 0
 	for id, classes := range want {
-		if have[id] != classes {
+		found, exists := have[id]
+		if exists {
+			both++
+		}
+		if found != classes {
 			differ = append(differ, id)
 		}
 	}
-	for id := range have {
-		if _, wanted := want[id]; !wanted {
-			differ = append(differ, id)
+	if both < len(have) {
+		for id := range have {
+			if _, wanted := want[id]; !wanted {
+				differ = append(differ, id)
+			}
 		}
 	}
 	slices.Sort(differ)

@@ -1,6 +1,7 @@
 package policymaps
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,6 +49,63 @@ func TestRun_ManyRows_ReportsProgress(t *testing.T) {
 	marks = 0
 	c.compile(w.DB.ReadTxn())
 	require.GreaterOrEqual(t, marks, 40)
+}
+
+// watchedDumps are maps that call a function during each read of the verify job.
+type (
+	watchedNumbers struct {
+		identityMap
+		during func()
+	}
+	watchedClassDump struct {
+		classMap
+		during func()
+	}
+	watchedScan struct {
+		entryMaps
+		during func()
+	}
+)
+
+func (w watchedNumbers) Dump() ([]uint64, error) { w.during(); return w.identityMap.Dump() }
+
+func (w watchedClassDump) Dump() (map[uint32]policycompiler.Classes, error) {
+	w.during()
+	return w.classMap.Dump()
+}
+
+func (w watchedScan) Some(c *cursor, n int) (map[entryKey]policycompiler.Entry, bool, error) {
+	w.during()
+	return w.entryMaps.Some(c, n)
+}
+
+// TestVerify_Round_DoesNotWaitForAllPortions: a round that waits while the verify job reads the identities begins before the job reads its last map. A waiting
+// goroutine gets a mutex at the second release at the latest, if it has waited for a millisecond.
+func TestVerify_Round_DoesNotWaitForAllPortions(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 1, 1)
+	v := &verifier{controller: w.controller}
+	const waits = 100 * time.Millisecond
+	var began atomic.Bool
+	round, reads := make(chan struct{}), 0
+	v.Numbers = watchedNumbers{v.Numbers, func() {
+		go func() {
+			defer close(round)
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			began.Store(true)
+		}()
+		time.Sleep(waits)
+		require.False(t, began.Load(), "the job holds mu while it reads")
+	}}
+	v.Classes = watchedClassDump{v.Classes, func() { time.Sleep(waits) }}
+	v.Entries = watchedScan{v.Entries, func() {
+		reads++
+		require.True(t, began.Load(), "the round waits for all portions")
+	}}
+	require.NoError(t, v.run(t.Context()))
+	<-round
+	require.Equal(t, 1, reads)
 }
 
 // TestVerify_LongRound_IsNoStall: the verify job waits for a long round, and the watchdog does not report the wait as a stall.

@@ -32,13 +32,14 @@ type verifier struct {
 	keys    map[uint32]map[policycompiler.Key]bool // keys that the maps may have, of the policies that this run has checked
 }
 
-// differences are the results of one comparison. Rows that have changed since the snapshot before are not marked.
+// differences are the results of one comparison. Rows that have changed since the snapshot of their comparison are not marked.
 type differences struct {
-	before   statedb.ReadTxn
-	policies map[uint32]string       // differing entry of a policy, by policy id
-	ranges   map[netip.Prefix]string // difference of an address range
-	unowned  []entryKey              // entries that no policy has
-	foreign  []netip.Prefix          // address ranges that no policy names; they are removed already
+	ofPolicies statedb.ReadTxn         // snapshot with which policies were compared
+	policies   map[uint32]string       // differing entry of a policy, by policy id
+	ofRanges   statedb.ReadTxn         // snapshot with which ranges were compared
+	ranges     map[netip.Prefix]string // difference of an address range
+	unowned    []entryKey              // entries that no policy has
+	foreign    []netip.Prefix          // address ranges that no policy names; they are removed already
 }
 
 // paced is run at each interval. It omits intervals after a run that took much CPU time: the number of ranges and of classes is not limited.
@@ -53,12 +54,12 @@ func (v *verifier) run(ctx context.Context) error {
 		return fmt.Errorf("verify the maps of policies: %w", err)
 	}
 	if len(d.policies) > 0 {
-		drift.Mark(v.Drift, v.Compiled, d.before, func(row *policyentries.Policy) []driftrepairs.Finding {
+		drift.Mark(v.Drift, v.Compiled, d.ofPolicies, func(row *policyentries.Policy) []driftrepairs.Finding {
 			return drift.If(d.policies[row.ID] != "", driftrepairs.MapEntry, bpf.MapPolicy, d.policies[row.ID])
 		})
 	}
 	if len(d.ranges) > 0 {
-		drift.Mark(v.Drift, v.Named, d.before, func(row *namedcidrs.CIDR) []driftrepairs.Finding {
+		drift.Mark(v.Drift, v.Named, d.ofRanges, func(row *namedcidrs.CIDR) []driftrepairs.Finding {
 			return drift.If(d.ranges[row.Prefix] != "", driftrepairs.MapEntry, bpf.MapCIDRs, d.ranges[row.Prefix])
 		})
 	}
@@ -77,17 +78,33 @@ func (v *verifier) lock(ctx context.Context) {
 	watchdog.Busy(ctx)
 }
 
-// look compares the maps with the rows. It holds mu, so that neither changes meanwhile.
+// look compares the maps with the rows in several portions. It releases mu between two portions: with the identities of a large cluster all of them take tens of
+// milliseconds, and a round, for which a new policy or an ADD waits, must not wait for all.
 func (v *verifier) look(ctx context.Context) (d differences, err error) {
+	d = differences{policies: map[uint32]string{}, ranges: map[netip.Prefix]string{}}
+	if err := errors.Join(
+		v.locked(ctx, func() error { return v.comparePolicies(&d) }),
+		v.locked(ctx, func() error { return v.compareRanges(&d) }),
+		v.locked(ctx, v.repairIdentities),
+		v.locked(ctx, v.repairClasses),
+	); err != nil {
+		return d, err
+	}
+	return d, v.locked(ctx, func() error { return v.findUnowned(&d) })
+}
+
+// locked calls portion with mu held, so that neither the maps nor the rows change meanwhile.
+func (v *verifier) locked(ctx context.Context, portion func() error) error {
 	v.lock(ctx)
 	defer v.mu.Unlock()
 	if v.first {
-		return d, nil // the maps have the entries of the previous run
+		return nil // the maps have the entries of the previous run
 	}
-	d = differences{before: v.DB.ReadTxn(), policies: map[uint32]string{}, ranges: map[netip.Prefix]string{}}
-	if err := errors.Join(v.comparePolicies(&d), v.compareRanges(&d), v.repairIdentities(), v.repairClasses()); err != nil {
-		return d, err
-	}
+	return portion()
+}
+
+// findUnowned finds entries without a policy among the next entries.
+func (v *verifier) findUnowned(d *differences) error {
 	v.keys = map[uint32]map[policycompiler.Key]bool{}
 	found, _, err := v.Entries.Some(&v.entries, slice)
 	for k := range found {
@@ -95,14 +112,14 @@ func (v *verifier) look(ctx context.Context) (d differences, err error) {
 			d.unowned = append(d.unowned, k)
 		}
 	}
-	return d, err
+	return err
 }
 
 // comparePolicies compares the entries of the next policies.
 func (v *verifier) comparePolicies(d *differences) error {
 	from, n := v.next, 0
-	v.next = 0
-	for row := range v.Compiled.LowerBound(d.before, policyentries.ByID(from)) {
+	v.next, d.ofPolicies = 0, v.DB.ReadTxn()
+	for row := range v.Compiled.LowerBound(d.ofPolicies, policyentries.ByID(from)) {
 		if n > slice {
 			v.next = row.ID
 			break
@@ -132,7 +149,8 @@ func (v *verifier) compareRanges(d *differences) error {
 	if err != nil {
 		return err
 	}
-	for row := range v.Named.All(d.before) {
+	d.ofRanges = v.DB.ReadTxn()
+	for row := range v.Named.All(d.ofRanges) {
 		switch number, found := have[row.Prefix]; {
 		case !found:
 			d.ranges[row.Prefix] = row.Prefix.String() + " is missing"
