@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
@@ -108,6 +109,47 @@ func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 	entries, ranges = w.cost()
 	require.Equal(t, internets, entries)
 	require.Equal(t, 2, ranges)
+}
+
+// A policy that selects no endpoint of this node, neither before nor after a change, makes no round evaluate all endpoints. While labels of an endpoint are
+// unknown, each policy does.
+func TestPolicies_WithoutALocalEndpoint_EvaluateNoEndpoint(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 10, 0)
+	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
+	read := func() (all bool) {
+		w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
+		all = w.in.all
+		w.step(t)
+		return all
+	}
+	written := func(app string) bool { put(t, w.DB, rules, addresses("ns-5", "some", app, 9, 1)); return read() }
+	require.False(t, written("nobody"))
+	require.True(t, written("app-5"), "it selects endpoint 6")
+	entries, _ := w.cost()
+	require.Equal(t, 1, entries)
+	require.True(t, written("nobody"), "it no longer selects endpoint 6")
+	entries, _ = w.cost()
+	require.Zero(t, entries)
+	require.False(t, written("nobody-else"))
+	row, _, found := w.Policies.Get(w.DB.ReadTxn(), policies.ByRef(policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-5", Name: "some"}.String()))
+	require.True(t, found)
+	require.Zero(t, row.Subjects)
+	require.Contains(t, fmt.Sprint(row.Parts[0].Subject.Requirements), "nobody-else", "the table has the last version")
+
+	ep, _, _ := w.endpoints.Get(w.DB.ReadTxn(), endpoints.ByID(1))
+	unknown := ep.Clone()
+	unknown.LabelsMissing = "those of its namespace"
+	put(t, w.DB, w.endpoints, unknown)
+	w.step(t)
+	require.True(t, written("nobody"))
+	put(t, w.DB, w.endpoints, ep)
+	w.step(t)
+	txn := w.DB.WriteTxn(rules)
+	_, _, err := rules.Delete(txn, addresses("ns-5", "some", "", 9, 0))
+	require.NoError(t, err)
+	txn.Commit()
+	require.False(t, read(), "a deleted policy that selects no endpoint")
 }
 
 // A rule that names ports of peers makes the controller follow all pods of the cluster, but only where an endpoint has the rule.

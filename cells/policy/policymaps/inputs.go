@@ -43,7 +43,7 @@ type inputs struct {
 	facts      *changefeed.Feed[*bpfendpoints.Facts]
 
 	marked       endpointfeed.Marks // endpoints that have changed since a round evaluated them
-	all          bool               // policies have changed, which may affect each endpoint
+	all          bool               // policies of endpoints have changed, which may affect each endpoint
 	policies     map[policy.Ref]*policy.Policy
 	unshown      map[policy.Ref]bool // policies whose row in the table policies may be outdated
 	groups       policy.CIDRGroups
@@ -212,9 +212,17 @@ func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, t
 	}
 }
 
+// policy adds, replaces or removes a policy. A policy that selects no endpoint, before and after, affects none, unless an endpoint has unknown labels: see
+// [inputs.doubt]. In a large cluster most policies are of that kind.
 func (in *inputs) policy(p *policy.Policy, gone bool) {
+	in.all = in.all || in.resolver.SubjectsOf(p.Ref) > 0
+	in.replacePolicy(p, gone)
+	in.all = in.all || in.resolver.SubjectsOf(p.Ref) > 0 || in.lacksLabels()
+}
+
+func (in *inputs) replacePolicy(p *policy.Policy, gone bool) {
 	name := p.Ref.String()
-	in.all, in.unshown[p.Ref] = true, true
+	in.unshown[p.Ref] = true
 	if delete(in.refer, name); len(p.Groups) > 0 && !gone {
 		in.refer[name] = p
 	}

@@ -275,9 +275,7 @@ func (in *inputs) readService(txn statedb.ReadTxn, ref policy.Ref) {
 	if reflect.DeepEqual(p, in.policies[ref]) {
 		return
 	}
-	whole, selects := in.all, in.resolver.SubjectsOf(ref) > 0
 	in.policy(p, false)
-	in.all = whole || selects || in.resolver.SubjectsOf(ref) > 0 // a policy without endpoints changes none
 }
 
 // meaning returns the current meaning of a Service to which policies refer.

@@ -80,6 +80,16 @@ func portsOf(list []k8s.ContainerPort) []policy.NamedPort {
 	return ports
 }
 
+// lacksLabels reports whether labels of an endpoint are unknown, so that a policy may concern the endpoint although it does not select it yet.
+func (in *inputs) lacksLabels() bool {
+	for _, ep := range in.subjects {
+		if ep.LabelsMissing != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // doubt returns why it is unknown which policies select an endpoint, "" if it is known: labels are missing, and a policy could select the endpoint with them.
 // It names the first of these policies in order of names, so that equal inputs give equal rows.
 func (in *inputs) doubt(ep *endpoints.Endpoint) string {
