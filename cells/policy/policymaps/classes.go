@@ -1,6 +1,7 @@
 package policymaps
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -203,7 +204,9 @@ func printClasses(kernel classMap) (string, error) {
 }
 
 // repairClasses writes the differing entries of the map identity_classes again.
-func (v *verifier) repairClasses() error {
+func (v *verifier) repairClasses(ctx context.Context) error {
+	v.lock(ctx)
+	defer v.mu.Unlock()
 	have, err := v.Classes.Dump()
 	if err != nil {
 		return err

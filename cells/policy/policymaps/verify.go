@@ -81,30 +81,27 @@ func (v *verifier) lock(ctx context.Context) {
 // look compares the maps with the rows in several portions. It releases mu between two portions: with the identities of a large cluster all of them take tens of
 // milliseconds, and a round, for which a new policy or an ADD waits, must not wait for all.
 func (v *verifier) look(ctx context.Context) (d differences, err error) {
+	if v.beforeFirst(ctx) {
+		return d, nil // the maps have the entries of the previous run
+	}
 	d = differences{policies: map[uint32]string{}, ranges: map[netip.Prefix]string{}}
-	if err := errors.Join(
-		v.locked(ctx, func() error { return v.comparePolicies(&d) }),
-		v.locked(ctx, func() error { return v.compareRanges(&d) }),
-		v.locked(ctx, v.repairIdentities),
-		v.locked(ctx, v.repairClasses),
-	); err != nil {
+	if err := errors.Join(v.comparePolicies(ctx, &d), v.compareRanges(ctx, &d), v.repairIdentities(ctx), v.repairClasses(ctx)); err != nil {
 		return d, err
 	}
-	return d, v.locked(ctx, func() error { return v.findUnowned(&d) })
+	return d, v.findUnowned(ctx, &d)
 }
 
-// locked calls portion with mu held, so that neither the maps nor the rows change meanwhile.
-func (v *verifier) locked(ctx context.Context, portion func() error) error {
+// beforeFirst reports whether no round has published rows yet.
+func (v *verifier) beforeFirst(ctx context.Context) bool {
 	v.lock(ctx)
 	defer v.mu.Unlock()
-	if v.first {
-		return nil // the maps have the entries of the previous run
-	}
-	return portion()
+	return v.first
 }
 
 // findUnowned finds entries without a policy among the next entries.
-func (v *verifier) findUnowned(d *differences) error {
+func (v *verifier) findUnowned(ctx context.Context, d *differences) error {
+	v.lock(ctx)
+	defer v.mu.Unlock()
 	v.keys = map[uint32]map[policycompiler.Key]bool{}
 	found, _, err := v.Entries.Some(&v.entries, slice)
 	for k := range found {
@@ -116,7 +113,9 @@ func (v *verifier) findUnowned(d *differences) error {
 }
 
 // comparePolicies compares the entries of the next policies.
-func (v *verifier) comparePolicies(d *differences) error {
+func (v *verifier) comparePolicies(ctx context.Context, d *differences) error {
+	v.lock(ctx)
+	defer v.mu.Unlock()
 	from, n := v.next, 0
 	v.next, d.ofPolicies = 0, v.DB.ReadTxn()
 	for row := range v.Compiled.LowerBound(d.ofPolicies, policyentries.ByID(from)) {
@@ -144,7 +143,9 @@ func (v *verifier) comparePolicies(d *differences) error {
 }
 
 // compareRanges compares the address ranges, and removes ranges that another program has added.
-func (v *verifier) compareRanges(d *differences) error {
+func (v *verifier) compareRanges(ctx context.Context, d *differences) error {
+	v.lock(ctx)
+	defer v.mu.Unlock()
 	have, err := v.CIDRs.Dump()
 	if err != nil {
 		return err
@@ -172,7 +173,9 @@ func (v *verifier) compareRanges(d *differences) error {
 }
 
 // repairIdentities writes the differing words of the map known_identities again.
-func (v *verifier) repairIdentities() (err error) {
+func (v *verifier) repairIdentities(ctx context.Context) (err error) {
+	v.lock(ctx)
+	defer v.mu.Unlock()
 	have, err := v.Numbers.Dump()
 	if err != nil {
 		return err
