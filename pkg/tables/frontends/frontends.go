@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
 // Kind is the origin of a frontend.
@@ -125,9 +126,14 @@ var ByAddress = addressIndex.Query
 // table is complete only after the API server has listed its objects.
 const FirstInitializer = "first-pass"
 
-// NewTable makes the table "frontends". It has only one index: with tens of thousands of rows, another index would take more memory than the rows.
+// NewTable makes the table "frontends". It has only one index: with tens of thousands of rows, another index would take as much memory as half of the rows. A
+// watch channel of a query closes after any change of the table, because channels of single rows would take more than 0.1 kB for each row.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Frontend], error) {
-	return statedb.NewTable(db, "frontends", addressIndex)
+	table, err := statedb.NewTable(db, "frontends", addressIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }
 
 // Statuses is the table for the cell that writes the rows to the datapath. That cell sets statuses and changes nothing else.

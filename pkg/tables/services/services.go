@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
 // Service is one load-balanced service. Slices are shared with the row of its source and never changed in place.
@@ -91,7 +92,12 @@ var healthCheckIndex = statedb.Index[*Service, bool]{
 // WithHealthCheck finds the services with a health check node port, sorted by name.
 var WithHealthCheck = healthCheckIndex.Query(true)
 
-// NewTable makes the table "services".
+// NewTable makes the table "services". A watch channel of [ByName] closes after any change of the table, and the channel of [WithHealthCheck] after a change of a
+// service with a health check node port, because channels of single rows would take more than 0.1 kB for each service.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Service], error) {
-	return statedb.NewTable(db, "services", nameIndex, healthCheckIndex)
+	table, err := statedb.NewTable(db, "services", nameIndex, healthCheckIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }
