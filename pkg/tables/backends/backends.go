@@ -27,10 +27,10 @@ const (
 // Backend is used by at least one service.
 type Backend struct {
 	loadbalancer.Address
-	ID       uint32   `json:"id"` // in the map, never 0; kept over restarts
-	State    State    `json:"state"`
+	ID       uint32   `json:"id"`              // in the map, never 0; kept over restarts
 	Local    bool     `json:"local,omitempty"` // a pod of this node, or the node itself
-	Node     string   `json:"node,omitempty"`  // empty when not known
+	State    State    `json:"state"`
+	Node     string   `json:"node,omitempty"` // empty when not known
 	Zone     string   `json:"zone,omitempty"`
 	Pod      string   `json:"pod,omitempty"` // "namespace/name"; empty when it is no pod
 	Services []string `json:"services"`      // names of rows of services, sorted

@@ -29,10 +29,22 @@ const (
 	ExternalIP   Kind = "ExternalIPs"
 )
 
-// Frontend is one row. Slices are never changed in place.
+// Frontend is one row. Slices are never changed in place. The order of the fields leaves no gaps, because there are tens of thousands of rows.
 type Frontend struct {
 	loadbalancer.Address
-	ID       uint32 `json:"id"` // in the maps, never 0; kept over restarts
+	ID       uint32 `json:"id"`                 // in the maps, never 0; kept over restarts
+	Affinity uint32 `json:"affinity,omitempty"` // seconds; 0 for none
+
+	TwoScopes bool `json:"twoScopes,omitempty"` // clients of this node use Internal
+	Outside   bool `json:"outside,omitempty"`   // clients outside the cluster may use it
+	Deny      bool `json:"deny,omitempty"`      // with Ranges: all sources except these
+	Maglev    bool `json:"maglev,omitempty"`    // clients from outside use a Maglev table
+	LocalOnly bool `json:"localOnly,omitempty"` // Backends are on this node only
+	Loopback  bool `json:"loopback,omitempty"`  // for processes of this node only
+	Drop      bool `json:"drop,omitempty"`      // without backends drop packets instead of rejecting them
+	// InForce reports whether the datapath follows the row. Status may still hold an error that names a missing part, such as a Maglev table.
+	InForce bool `json:"inForce,omitempty"`
+
 	Kind     Kind   `json:"kind"`
 	Service  string `json:"service"`            // name of the row in services that has the address
 	PortName string `json:"portName,omitempty"` // of the service's port
@@ -40,23 +52,12 @@ type Frontend struct {
 	// Empty if there is none.
 	Backends []uint32 `json:"backends"`
 	// Internal are the backends for clients of this node, with TwoScopes.
-	Internal  []uint32 `json:"internal,omitempty"`
-	TwoScopes bool     `json:"twoScopes,omitempty"`
-
-	Outside   bool           `json:"outside,omitempty"`   // clients outside the cluster may use it
-	Ranges    []netip.Prefix `json:"ranges,omitempty"`    // restricts Outside to these sources; nil for all
-	Deny      bool           `json:"deny,omitempty"`      // with Ranges: all sources except these
-	Affinity  uint32         `json:"affinity,omitempty"`  // seconds; 0 for none
-	Maglev    bool           `json:"maglev,omitempty"`    // clients from outside use a Maglev table
-	LocalOnly bool           `json:"localOnly,omitempty"` // Backends are on this node only
-	Loopback  bool           `json:"loopback,omitempty"`  // for processes of this node only
-	Drop      bool           `json:"drop,omitempty"`      // without backends drop packets instead of rejecting them
+	Internal []uint32       `json:"internal,omitempty"`
+	Ranges   []netip.Prefix `json:"ranges,omitempty"` // restricts Outside to these sources; nil for all
 	// Refused are the other services that claim the address, in order of precedence.
 	Refused []string `json:"refused,omitempty"`
 
 	Status reconciler.Status `json:"status"`
-	// InForce reports whether the datapath follows the row. Status may still hold an error that names a missing part, such as a Maglev table.
-	InForce bool `json:"inForce,omitempty"`
 	// Applied counts the revisions of the row that the datapath has followed. It also grows while the row changes faster than the maps are written.
 	Applied uint64 `json:"applied,omitempty"`
 }

@@ -31,8 +31,8 @@ type Service struct {
 	Affinity            time.Duration  `json:"affinity,omitempty"` // timeout of client affinity; 0 without affinity
 	ExternalLocal       bool           `json:"externalLocal,omitempty"`
 	InternalLocal       bool           `json:"internalLocal,omitempty"`
-	SourceRanges        []netip.Prefix `json:"sourceRanges,omitempty"`
 	HealthCheckNodePort uint16         `json:"healthCheckNodePort,omitempty"` // 0 for none
+	SourceRanges        []netip.Prefix `json:"sourceRanges,omitempty"`
 	// LocalReady counts the ready backends on this node, each once. The health check node port reports it.
 	LocalReady int `json:"localReady"`
 	// Problems name the parts of the object that are not in force, and why. Empty without a problem.
