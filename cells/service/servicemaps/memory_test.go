@@ -26,7 +26,7 @@ const memoryServices = 20_000
 
 // serviceBytes limits the heap in bytes for a Service with one slice of two endpoints: its rows of Kubernetes, its rows in services, frontends and backends, and
 // the state of both cells. It is 1.1 times the measured value.
-const serviceBytes = 5_450
+const serviceBytes = 4_100
 
 // sink is a map that stores nothing: the entries of a real map are not in the heap.
 type sink[K comparable, V any] struct{ *fake[K, V] }
