@@ -61,7 +61,7 @@ func twoEndpoints(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
 	return s, e
 }
 
-// sharedEndpoint are Services with one endpoint, which is the endpoint of five Services in two.
+// sharedEndpoint are Services with one endpoint each. Five Services share two endpoints.
 func sharedEndpoint(i int) (*corev1.Service, *discoveryv1.EndpointSlice) {
 	s, e := objects(i, firstPort)
 	pod := i * 2 / 5
