@@ -9,13 +9,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// apiServerSlice is the only object to which API servers write their addresses; they repair it every few seconds. Other users could
-// create a slice that claims to belong to the same service.
-const apiServerSlice = "default/kubernetes"
-
 // APIServers returns the sorted addresses of the API server, on nodes and outside the cluster. The channel closes when they may have changed.
 func APIServers(txn statedb.ReadTxn, all statedb.Table[*k8s.EndpointSlice]) ([]netip.Addr, <-chan struct{}) {
-	slice, _, changed, found := all.GetWatch(txn, k8s.EndpointSliceByName(apiServerSlice))
+	slice, _, changed, found := all.GetWatch(txn, k8s.APIServerSlice)
 	if !found {
 		return nil, changed
 	}

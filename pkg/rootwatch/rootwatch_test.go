@@ -29,9 +29,16 @@ var byName = statedb.Index[*row, string]{
 	Unique:     true,
 }
 
+var byNumber = statedb.Index[*row, int]{
+	Name:       "number",
+	FromObject: func(r *row) index.KeySet { return index.NewKeySet(index.Int(r.Number)) },
+	FromKey:    index.Int,
+	FromString: index.IntString,
+}
+
 func newTable(t *testing.T, db *statedb.DB, name string) statedb.RWTable[*row] {
 	t.Helper()
-	table, err := statedb.NewTable(db, name, byName)
+	table, err := statedb.NewTable(db, name, byName, byNumber)
 	require.NoError(t, err)
 	return table
 }
@@ -88,6 +95,7 @@ func TestOnly_AgreesWithUsualTable(t *testing.T) {
 		name := strconv.Itoa(random.IntN(300))
 		_, _, rowChanged, _ := single.GetWatch(before, byName.Query(name))
 		_, prefixChanged := single.PrefixWatch(before, byName.Query(name))
+		_, numberChanged := single.ListWatch(before, byNumber.Query(1))
 		txn := db.WriteTxn(usual, single)
 		for range random.IntN(50) {
 			r, remove := row{strconv.Itoa(random.IntN(300)), random.IntN(3)}, random.IntN(2) == 0
@@ -106,8 +114,10 @@ func TestOnly_AgreesWithUsualTable(t *testing.T) {
 		changed := single.Revision(before) != single.Revision(after)
 		require.Equal(t, changed, closed(rowChanged))
 		require.Equal(t, changed, closed(prefixChanged))
+		require.Equal(t, changed, closed(numberChanged))
 		require.Equal(t, rows(usual.All(after)), rows(single.All(after)))
 		require.Equal(t, rows(usual.List(after, byName.Query(name))), rows(single.List(after, byName.Query(name))))
+		require.Equal(t, rows(usual.List(after, byNumber.Query(1))), rows(single.List(after, byNumber.Query(1))))
 		require.Equal(t, rows(usual.Prefix(after, byName.Query(name))), rows(single.Prefix(after, byName.Query(name))))
 		require.Equal(t, rows(usual.LowerBound(after, byName.Query(name))), rows(single.LowerBound(after, byName.Query(name))))
 	}

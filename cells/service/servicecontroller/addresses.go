@@ -12,7 +12,7 @@ import (
 
 // addresses is an index of services by the addresses that concern them.
 type addresses struct {
-	clusterIPs map[netip.Addr]int          // number of Services with the address, including Services of other proxies
+	clusterIPs addressCounts               // number of Services with the address, including Services of other proxies
 	elsewhere  map[string][]netip.Addr     // by Service: its ClusterIPs that are in no row, because it has no row or is postponed
 	external   bart.Table[map[string]bool] // services that want an external address, in force or not
 	externalOf map[string][]netip.Addr     // external addresses by service
@@ -20,23 +20,54 @@ type addresses struct {
 }
 
 func newAddresses() addresses {
-	return addresses{clusterIPs: map[netip.Addr]int{}, elsewhere: map[string][]netip.Addr{}, externalOf: map[string][]netip.Addr{},
+	return addresses{clusterIPs: newAddressCounts(0, 0), elsewhere: map[string][]netip.Addr{}, externalOf: map[string][]netip.Addr{},
 		placed: map[string]bool{}}
+}
+
+// addressCounts are numbers of Services by address. IPv4 addresses have a map of their own, because its elements take 8 bytes instead of 32.
+type addressCounts struct {
+	ipv4 map[[4]byte]int32
+	ipv6 map[netip.Addr]int32
+}
+
+// newAddressCounts returns maps with memory for some addresses of each family.
+func newAddressCounts(ipv4, ipv6 int) addressCounts {
+	return addressCounts{make(map[[4]byte]int32, ipv4), make(map[netip.Addr]int32, ipv6)}
+}
+
+func (c *addressCounts) of(a netip.Addr) int32 {
+	if a.Is4() {
+		return c.ipv4[a.As4()]
+	}
+	return c.ipv6[a]
+}
+
+func (c *addressCounts) add(a netip.Addr, n int32) {
+	if a.Is4() {
+		count(c.ipv4, a.As4(), n)
+	} else {
+		count(c.ipv6, a, n)
+	}
+}
+
+// count adds n to a number, and removes the number when it is 0.
+func count[K comparable](numbers map[K]int32, key K, n int32) {
+	if numbers[key] += n; numbers[key] == 0 {
+		delete(numbers, key)
+	}
 }
 
 // replaceClusterIPs records the ClusterIPs of a service, and calls changed with each address that is added or removed.
 func (x *addresses) replaceClusterIPs(before, now []netip.Addr, changed func(netip.Addr)) {
 	for _, a := range before {
 		if !slices.Contains(now, a) {
-			if x.clusterIPs[a]--; x.clusterIPs[a] == 0 {
-				delete(x.clusterIPs, a)
-			}
+			x.clusterIPs.add(a, -1)
 			changed(a)
 		}
 	}
 	for _, a := range now {
 		if !slices.Contains(before, a) {
-			x.clusterIPs[a]++
+			x.clusterIPs.add(a, 1)
 			changed(a)
 		}
 	}
@@ -44,7 +75,7 @@ func (x *addresses) replaceClusterIPs(before, now []netip.Addr, changed func(net
 
 // taken reports whether an address is the ClusterIP of a Service other than the one whose ClusterIPs are own. Services of other proxies count.
 func (x *addresses) taken(own []netip.Addr, a netip.Addr) bool {
-	others := x.clusterIPs[a]
+	others := x.clusterIPs.of(a)
 	if others > 0 && slices.Contains(own, a) {
 		others--
 	}

@@ -66,3 +66,39 @@ func TestAccepts_LoadBalancerAddressOfThisNode(t *testing.T) {
 	b.expect("a node port", b.owners(), "10.0.0.1:30001/TCP NodePort b/port[a/web], 10.0.0.3:80/TCP ExternalIPs b/port[], 10.0.0.3:30001/TCP LoadBalancer a/web[], 10.96.0.1:30001/TCP ClusterIP a/web[], "+
 		"10.96.0.2:80/TCP ClusterIP b/port[], 127.0.0.1:30001/TCP NodePort b/port[]")
 }
+
+// TestReplaceClusterIPs_BothFamilies_CountsAreSeparate checks that an IPv4 address and the same address mapped to IPv6 have numbers of their own, and that a
+// number of 0 takes no memory.
+func TestReplaceClusterIPs_BothFamilies_CountsAreSeparate(t *testing.T) {
+	t.Parallel()
+	x := newAddresses()
+	all := ips("10.96.0.1", "::ffff:10.96.0.1", "fd00::1")
+	for i, a := range all {
+		own, calls := []netip.Addr{a}, 0
+		changed := func(netip.Addr) { calls++ }
+		x.replaceClusterIPs(nil, own, changed)
+		for _, other := range all[i+1:] {
+			if x.taken(nil, other) {
+				t.Errorf("%s is taken, but only %s is a ClusterIP", other, a)
+			}
+		}
+		if !x.taken(nil, a) || x.taken(own, a) {
+			t.Errorf("%s: taken for others %t, for its Service %t, want true and false", a, x.taken(nil, a), x.taken(own, a))
+		}
+		x.replaceClusterIPs(nil, own, changed) // another Service
+		if !x.taken(own, a) {
+			t.Errorf("%s: not taken, but two Services name it", a)
+		}
+		x.replaceClusterIPs(own, own, changed)
+		x.replaceClusterIPs(own, nil, changed)
+		if x.taken(own, a) || calls != 3 {
+			t.Errorf("%s: taken after one of two Services is deleted, or %d changes instead of 3", a, calls)
+		}
+	}
+	for _, a := range all {
+		x.replaceClusterIPs([]netip.Addr{a}, nil, func(netip.Addr) {})
+	}
+	if len(x.clusterIPs.ipv4)+len(x.clusterIPs.ipv6) != 0 {
+		t.Errorf("counts stay without Services: %v", x.clusterIPs)
+	}
+}

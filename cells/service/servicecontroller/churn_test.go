@@ -89,7 +89,7 @@ func (c *churn) randomService() *k8s.Service {
 
 func (c *churn) randomSlice() *k8s.EndpointSlice {
 	is4 := c.IntN(2) == 0
-	s := &k8s.EndpointSlice{Namespace: pickOne(c, "a", "b"), Name: pickOne(c, "web-1", "web-2", "web-api-1", "dns-1", "hand", "made"),
+	s := &k8s.EndpointSlice{Namespace: pickOne(c, "a", "b"), Name: pickOne(c, "web-1", "web-2", "web-api", "web-api-1", "dns", "dns-1", "hand", "made"),
 		Service: pickOne(c, "web", "web", "web-api", "dns", ""), AddressType: "IPv4"}
 	if !is4 {
 		s.AddressType = "IPv6"

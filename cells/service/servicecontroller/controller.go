@@ -145,7 +145,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) (tally
 	}
 	p := c.makePlan(txn, first)
 	if first {
-		c.addresses.clusterIPs = make(map[netip.Addr]int, len(p.rivals.clusterIPs)) // its final size
+		c.addresses.clusterIPs = newAddressCounts(p.rivals.families()) // its final size
 		defer p.computeAhead()()
 	}
 	if err := p.run(moved, c.initialize); err != nil {

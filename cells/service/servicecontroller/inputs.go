@@ -26,7 +26,7 @@ type inputs struct {
 	services *changefeed.Feed[*k8s.Service]
 	slices   *changefeed.Feed[*k8s.EndpointSlice]
 	pods     *changefeed.Feed[*k8s.Pod]
-	// strays are the services of slices whose name does not begin with the name of the service, by key of the slice.
+	// strays are the services of slices whose name neither is the name of the service nor begins with it, by key of the slice.
 	strays map[string]string
 	// wanted has the parsed annotations of Services, by name. Services without such annotations are absent. It changes only between two passes.
 	wanted    map[string]*serviceannotations.Wanted
@@ -112,7 +112,7 @@ func (in *inputs) wants(name string) *serviceannotations.Wanted {
 }
 
 // slice calls concerned with the service of a slice, and with the services to which the slice may have belonged before. The name of a slice begins with the
-// name of its service, except for slices that users write.
+// name of its service, or is that name, except for some slices that users write.
 func (in *inputs) slice(txn statedb.ReadTxn, s *k8s.EndpointSlice, gone bool, concerned func(string)) {
 	if s.Service != "" {
 		concerned(s.Namespace + "/" + s.Service)
@@ -121,11 +121,11 @@ func (in *inputs) slice(txn statedb.ReadTxn, s *k8s.EndpointSlice, gone bool, co
 		concerned(before)
 		delete(in.strays, s.Key())
 	}
-	if s.Service != "" && !gone && !strings.HasPrefix(s.Name, s.Service+"-") {
+	if s.Service != "" && !gone && s.Name != s.Service && !strings.HasPrefix(s.Name, s.Service+"-") {
 		in.strays[s.Key()] = s.Namespace + "/" + s.Service
 	}
-	for i, r := range s.Name {
-		if r != '-' || s.Name[:i] == s.Service {
+	for i := range len(s.Name) + 1 {
+		if i < len(s.Name) && s.Name[i] != '-' || s.Name[:i] == s.Service {
 			continue
 		}
 		if other, _, found := in.KubernetesServices.Get(txn, k8s.ServiceByName(s.Namespace+"/"+s.Name[:i])); found {

@@ -1,7 +1,6 @@
 package servicecontroller
 
 import (
-	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
 	"github.com/waggle-net/waggle/pkg/datapath/servicemap"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
@@ -12,4 +11,4 @@ type previousIDs interface {
 	IDs() (frontends, backends map[loadbalancer.Address]uint32, err error)
 }
 
-func newPreviousIDs(m pinnedmaps.Batches) previousIDs { return servicemap.New(m) }
+func newPreviousIDs(m servicemap.Maps) previousIDs { return m }

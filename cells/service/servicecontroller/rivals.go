@@ -40,6 +40,16 @@ func (c *controller) rivals(txn statedb.ReadTxn) *rivals {
 	return r
 }
 
+// families returns the numbers of ClusterIPs of both families.
+func (r *rivals) families() (ipv4, ipv6 int) {
+	for a := range r.clusterIPs {
+		if a.Is4() {
+			ipv4++
+		}
+	}
+	return ipv4, len(r.clusterIPs) - ipv4
+}
+
 // divide splits services into services without conflicts and the rest. Only the former may be committed before the rest is computed: otherwise the claimant
 // that is computed first would own an address for a moment, with the id and the clients of the rightful owner. alone uses the memory of names.
 func (r *rivals) divide(names []string) (alone, rest []string) {

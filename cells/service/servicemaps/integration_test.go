@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -40,7 +41,7 @@ import (
 
 // whole is the path of services from the rows of Kubernetes to real maps: the cell servicecontroller and this cell, as in the agent.
 type whole struct {
-	*testing.B
+	testing.TB
 	wholeTables
 	hive    *upstream.Hive
 	log     *slog.Logger
@@ -73,7 +74,7 @@ func (m notifyingMaps) PutBatch(name string, keys, values any) (int, error) {
 
 // newWhole creates the cells without starting them. The tables are empty and complete.
 func newWhole(b *testing.B) *whole {
-	w := &whole{B: b, log: hivetest.Logger(b, hivetest.LogLevel(slog.LevelWarn)), written: make(chan int, 1000)}
+	w := &whole{TB: b, log: hivetest.Logger(b, hivetest.LogLevel(slog.LevelWarn)), written: make(chan int, 1000)}
 	maps := notifyingMaps{newMemoryMaps(b, nil), w.written}
 	w.hive = newWholeHive(maps, cell.Invoke(func(t wholeTables) { w.wholeTables = t }))
 	if err := w.hive.Populate(w.log); err != nil {
@@ -85,11 +86,15 @@ func newWhole(b *testing.B) *whole {
 	return w
 }
 
-// newWholeHive returns a hive with both cells and the tables that they read.
+// newWholeHive returns a hive with both cells, the tables that they read, and real maps.
 func newWholeHive(maps pinnedmaps.Batches, more ...cell.Cell) *upstream.Hive {
-	return hive.New(append(more, celltest.Infrastructure(), driftledger.Cell, agentconfig.Cell, servicecontroller.Cell, Cell,
-		cell.Provide(func() pinnedmaps.Batches { return maps },
-			k8s.NewServiceTable, k8s.NewEndpointSliceTable, k8s.NewPodTable, k8s.NewNodeTable, cilium.NewNodeTable, nodes.NewTable, nodeaddresses.NewTable,
+	return newHive(append(more, Cell, cell.Provide(func() pinnedmaps.Batches { return maps }))...)
+}
+
+// newHive returns a hive with the cell servicecontroller, the tables that it reads, and more cells.
+func newHive(more ...cell.Cell) *upstream.Hive {
+	return hive.New(append(more, celltest.Infrastructure(), driftledger.Cell, agentconfig.Cell, servicecontroller.Cell,
+		cell.Provide(k8s.NewServiceTable, k8s.NewEndpointSliceTable, k8s.NewPodTable, k8s.NewNodeTable, cilium.NewNodeTable, nodes.NewTable, nodeaddresses.NewTable,
 			endpoints.NewTable, sources.NewTable, apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
 			statedb.RWTable[*k8s.Service].ToTable, statedb.RWTable[*k8s.EndpointSlice].ToTable, statedb.RWTable[*k8s.Pod].ToTable,
 			statedb.RWTable[*k8s.Node].ToTable, statedb.RWTable[*cilium.Node].ToTable, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
@@ -127,8 +132,8 @@ func (w *whole) wait(n int) {
 	}
 }
 
-// awaitInForce waits until all services in the table are in force.
-func (w *whole) awaitInForce() {
+// awaitInForce waits until n services are in the table and in force.
+func (w *whole) awaitInForce(n int) {
 	for deadline := time.Now().Add(time.Minute); ; {
 		all, changed := w.Rows.AllWatch(w.DB.ReadTxn())
 		pending := 0
@@ -137,7 +142,7 @@ func (w *whole) awaitInForce() {
 				pending++
 			}
 		}
-		if pending == 0 && w.Rows.NumObjects(w.DB.ReadTxn()) == many {
+		if pending == 0 && w.Rows.NumObjects(w.DB.ReadTxn()) == n {
 			return
 		}
 		select {
@@ -180,18 +185,21 @@ func (w *whole) insert(from, to int, port int32) {
 	defer txn.Commit()
 	for i := from; i < to; i++ {
 		s, e := objects(i, port)
-		service, err1 := k8sobjects.FromServer(s, "one")
-		slice, err2 := k8sobjects.FromServer(e, "one")
-		if err1 != nil || err2 != nil {
-			w.Fatal(err1, err2)
-		}
 		if port == firstPort {
-			_, _, err1 = w.Services.Insert(txn, service.(*k8s.Service))
+			insertObject(w, txn, w.Services, s)
 		}
-		_, _, err2 = w.Slices.Insert(txn, slice.(*k8s.EndpointSlice))
-		if err1 != nil || err2 != nil {
-			w.Fatal(err1, err2)
-		}
+		insertObject(w, txn, w.Slices, e)
+	}
+}
+
+// insertObject inserts the row of an object.
+func insertObject[R any](t testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], object kruntime.Object) {
+	row, err := k8sobjects.FromServer(object, "one")
+	if err == nil {
+		_, _, err = table.Insert(txn, any(row).(R))
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -219,7 +227,7 @@ func BenchmarkPrivilegedServices(b *testing.B) {
 		w.start()
 		w.wait(many)
 		b.ReportMetric(float64(time.Since(begin).Nanoseconds()), "ns/sync")
-		w.awaitInForce()
+		w.awaitInForce(many)
 		b.ReportMetric(float64(time.Since(begin).Nanoseconds()), "ns/told")
 		b.ReportMetric(float64((processorTime(b) - cpu).Nanoseconds()), "ns/cpu")
 		b.ReportMetric(float64(heap()-began)/many, "heap-B/service")

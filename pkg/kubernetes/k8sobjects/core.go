@@ -103,7 +103,7 @@ func protocol(path *field.Path, p corev1.Protocol) (string, error) {
 	case "":
 		return string(corev1.ProtocolTCP), nil
 	case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
-		return string(p), nil
+		return Intern(string(p)), nil
 	}
 	return "", field.NotSupported(path, p, []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP})
 }

@@ -20,7 +20,7 @@ import (
 func Service(o *corev1.Service) (*k8s.Service, error) {
 	spec := field.NewPath("spec")
 	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: serving(o.Labels), Labelled: labelled(o.Labels),
-		Annotations: o.Annotations, Created: created(&o.ObjectMeta), Selects: selects(o.Spec.Selector), Type: string(o.Spec.Type),
+		Annotations: o.Annotations, Created: created(&o.ObjectMeta), Selects: selects(o.Spec.Selector), Type: Intern(string(o.Spec.Type)),
 		ExternalLocal:        o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		PublishNotReadyAddrs: o.Spec.PublishNotReadyAddresses}
 	if p := o.Spec.InternalTrafficPolicy; p != nil {
@@ -28,6 +28,7 @@ func Service(o *corev1.Service) (*k8s.Service, error) {
 	}
 	types := []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer,
 		corev1.ServiceTypeExternalName}
+	shareLabels(row)
 	if row.Type == "" {
 		row.Type = string(corev1.ServiceTypeClusterIP)
 	} else if !slices.Contains(types, o.Spec.Type) {
@@ -56,6 +57,7 @@ func Service(o *corev1.Service) (*k8s.Service, error) {
 	collect(err)
 	row.Affinity, err = affinity(spec, o)
 	collect(err)
+	row.Ports = slices.Grow(row.Ports, len(o.Spec.Ports))
 	for i := range o.Spec.Ports {
 		p, err := servicePort(spec.Child("ports").Index(i), &o.Spec.Ports[i])
 		collect(err)
@@ -76,6 +78,13 @@ func labelled(all map[string]string) string {
 		return text
 	}
 	return k8s.TooManyLabels
+}
+
+// shareLabels stores the selector of a Service in the memory of its labels if the texts are equal, which they often are.
+func shareLabels(s *k8s.Service) {
+	if s.Selects == s.Labelled {
+		s.Selects = s.Labelled
+	}
 }
 
 // serving returns the labels of a Service that select its proxy. There are tens of thousands of Services, and a map of all labels would be a large part of

@@ -1,6 +1,7 @@
 package k8sobjects
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,7 @@ func EndpointSlice(o *discoveryv1.EndpointSlice) (*k8s.EndpointSlice, error) {
 			[]discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN})
 	}
 	var without unusable
+	row.Ports, row.Endpoints = slices.Grow(row.Ports, len(o.Ports)), slices.Grow(row.Endpoints, len(o.Endpoints))
 	for i := range o.Ports {
 		p, err := slicePort(field.NewPath("ports").Index(i), &o.Ports[i])
 		if err != nil {
@@ -62,7 +64,6 @@ func slicePort(path *field.Path, o *discoveryv1.EndpointPort) (p k8s.SlicePort, 
 	if p.Protocol, err = protocol(path.Child("protocol"), asked); err != nil || o.Port == nil {
 		return p, err
 	}
-	p.Protocol = Intern(p.Protocol)
 	p.Port, err = port(path.Child("port"), *o.Port, false)
 	return p, err
 }

@@ -73,10 +73,41 @@ func InternRow(row Row) {
 		r.Namespace, r.NodeName, r.Labels = Intern(r.Namespace), Intern(r.NodeName), internAll(r.Labels)
 	case *k8s.Namespace:
 		r.Labels = internAll(r.Labels)
+	case *k8s.Service:
+		internService(r)
+	case *k8s.EndpointSlice:
+		internSlice(r)
 	case *cilium.Identity:
 		r.Labels = internAll(r.Labels)
 	case *cilium.CIDRGroup:
 		r.Labels = internAll(r.Labels)
+	}
+}
+
+func internService(r *k8s.Service) {
+	r.Namespace, r.Type = Intern(r.Namespace), Intern(r.Type)
+	r.Labels, r.Annotations = internAll(r.Labels), internAll(r.Annotations)
+	shareLabels(r)
+	for i := range r.Ports {
+		p := &r.Ports[i]
+		p.Name, p.Protocol, p.TargetPort = Intern(p.Name), Intern(p.Protocol), Intern(p.TargetPort)
+	}
+}
+
+func internSlice(r *k8s.EndpointSlice) {
+	r.Namespace, r.AddressType, r.Service = Intern(r.Namespace), Intern(r.AddressType), partOf(r.Name, r.Service)
+	for i := range r.Ports {
+		p := &r.Ports[i]
+		p.Name, p.Protocol = Intern(p.Name), Intern(p.Protocol)
+	}
+	for i := range r.Endpoints {
+		e := &r.Endpoints[i]
+		e.NodeName, e.Zone = Intern(e.NodeName), Intern(e.Zone)
+		for _, hints := range [][]string{e.ForZones, e.ForNodes} {
+			for j, name := range hints {
+				hints[j] = Intern(name)
+			}
+		}
 	}
 }
 

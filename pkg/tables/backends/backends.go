@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
 // State is the kind of connections that a backend accepts.
@@ -26,10 +27,10 @@ const (
 // Backend is used by at least one service.
 type Backend struct {
 	loadbalancer.Address
-	ID       uint32   `json:"id"` // in the map, never 0; kept over restarts
-	State    State    `json:"state"`
+	ID       uint32   `json:"id"`              // in the map, never 0; kept over restarts
 	Local    bool     `json:"local,omitempty"` // a pod of this node, or the node itself
-	Node     string   `json:"node,omitempty"`  // empty when not known
+	State    State    `json:"state"`
+	Node     string   `json:"node,omitempty"` // empty when not known
 	Zone     string   `json:"zone,omitempty"`
 	Pod      string   `json:"pod,omitempty"` // "namespace/name"; empty when it is no pod
 	Services []string `json:"services"`      // names of rows of services, sorted
@@ -78,7 +79,12 @@ var (
 	ByID      = idIndex.Query
 )
 
-// NewTable makes the table "backends".
+// NewTable makes the table "backends". A watch channel of a query closes after any change of the table, because channels of single rows would take more than 0.2 kB
+// for each row.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Backend], error) {
-	return statedb.NewTable(db, "backends", addressIndex, idIndex)
+	table, err := statedb.NewTable(db, "backends", addressIndex, idIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }

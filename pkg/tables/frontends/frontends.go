@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
 // Kind is the origin of a frontend.
@@ -28,10 +29,22 @@ const (
 	ExternalIP   Kind = "ExternalIPs"
 )
 
-// Frontend is one row. Slices are never changed in place.
+// Frontend is one row. Slices are never changed in place. The order of the fields leaves no gaps, because there are tens of thousands of rows.
 type Frontend struct {
 	loadbalancer.Address
-	ID       uint32 `json:"id"` // in the maps, never 0; kept over restarts
+	ID       uint32 `json:"id"`                 // in the maps, never 0; kept over restarts
+	Affinity uint32 `json:"affinity,omitempty"` // seconds; 0 for none
+
+	TwoScopes bool `json:"twoScopes,omitempty"` // clients of this node use Internal
+	Outside   bool `json:"outside,omitempty"`   // clients outside the cluster may use it
+	Deny      bool `json:"deny,omitempty"`      // with Ranges: all sources except these
+	Maglev    bool `json:"maglev,omitempty"`    // clients from outside use a Maglev table
+	LocalOnly bool `json:"localOnly,omitempty"` // Backends are on this node only
+	Loopback  bool `json:"loopback,omitempty"`  // for processes of this node only
+	Drop      bool `json:"drop,omitempty"`      // without backends drop packets instead of rejecting them
+	// InForce reports whether the datapath follows the row. Status may still hold an error that names a missing part, such as a Maglev table.
+	InForce bool `json:"inForce,omitempty"`
+
 	Kind     Kind   `json:"kind"`
 	Service  string `json:"service"`            // name of the row in services that has the address
 	PortName string `json:"portName,omitempty"` // of the service's port
@@ -39,23 +52,12 @@ type Frontend struct {
 	// Empty if there is none.
 	Backends []uint32 `json:"backends"`
 	// Internal are the backends for clients of this node, with TwoScopes.
-	Internal  []uint32 `json:"internal,omitempty"`
-	TwoScopes bool     `json:"twoScopes,omitempty"`
-
-	Outside   bool           `json:"outside,omitempty"`   // clients outside the cluster may use it
-	Ranges    []netip.Prefix `json:"ranges,omitempty"`    // restricts Outside to these sources; nil for all
-	Deny      bool           `json:"deny,omitempty"`      // with Ranges: all sources except these
-	Affinity  uint32         `json:"affinity,omitempty"`  // seconds; 0 for none
-	Maglev    bool           `json:"maglev,omitempty"`    // clients from outside use a Maglev table
-	LocalOnly bool           `json:"localOnly,omitempty"` // Backends are on this node only
-	Loopback  bool           `json:"loopback,omitempty"`  // for processes of this node only
-	Drop      bool           `json:"drop,omitempty"`      // without backends drop packets instead of rejecting them
+	Internal []uint32       `json:"internal,omitempty"`
+	Ranges   []netip.Prefix `json:"ranges,omitempty"` // restricts Outside to these sources; nil for all
 	// Refused are the other services that claim the address, in order of precedence.
 	Refused []string `json:"refused,omitempty"`
 
 	Status reconciler.Status `json:"status"`
-	// InForce reports whether the datapath follows the row. Status may still hold an error that names a missing part, such as a Maglev table.
-	InForce bool `json:"inForce,omitempty"`
 	// Applied counts the revisions of the row that the datapath has followed. It also grows while the row changes faster than the maps are written.
 	Applied uint64 `json:"applied,omitempty"`
 }
@@ -125,9 +127,14 @@ var ByAddress = addressIndex.Query
 // table is complete only after the API server has listed its objects.
 const FirstInitializer = "first-pass"
 
-// NewTable makes the table "frontends". It has only one index: with tens of thousands of rows, another index would take more memory than the rows.
+// NewTable makes the table "frontends". It has only one index: with tens of thousands of rows, another index would take as much memory as half of the rows. A
+// watch channel of a query closes after any change of the table, because channels of single rows would take more than 0.1 kB for each row.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Frontend], error) {
-	return statedb.NewTable(db, "frontends", addressIndex)
+	table, err := statedb.NewTable(db, "frontends", addressIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }
 
 // Statuses is the table for the cell that writes the rows to the datapath. That cell sets statuses and changes nothing else.

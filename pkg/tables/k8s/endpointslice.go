@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
 // SlicePort is one port of all endpoints of a slice.
@@ -96,7 +98,30 @@ var sliceServiceIndex = statedb.Index[*EndpointSlice, string]{
 // EndpointSlicesByService finds the slices of a service by "namespace/name".
 var EndpointSlicesByService = sliceServiceIndex.Query
 
-// NewEndpointSliceTable makes the table "k8s-endpointslices".
+// apiServerIndex has at most one row, so the watch channel of its query closes only after a change of this row.
+var apiServerIndex = statedb.Index[*EndpointSlice, bool]{
+	Name: "api-server",
+	FromObject: func(s *EndpointSlice) index.KeySet {
+		if s.Namespace != "default" || s.Name != "kubernetes" {
+			return index.KeySet{}
+		}
+		return index.NewKeySet(index.Bool(true))
+	},
+	FromKey:    index.Bool,
+	FromString: index.BoolString,
+	Unique:     true,
+}
+
+// APIServerSlice finds "default/kubernetes", the only slice to which API servers write their addresses; they repair it every few seconds. Other users could create
+// a slice that claims to belong to the same service.
+var APIServerSlice = apiServerIndex.Query(true)
+
+// NewEndpointSliceTable makes the table "k8s-endpointslices". A watch channel of the queries [EndpointSliceByName] and [EndpointSlicesByService] closes after any
+// change of the table, because channels of single rows would take more than 0.2 kB for each Service of the cluster.
 func NewEndpointSliceTable(db *statedb.DB) (statedb.RWTable[*EndpointSlice], error) {
-	return statedb.NewTable(db, "k8s-endpointslices", endpointSliceIndex, sliceServiceIndex)
+	table, err := statedb.NewTable(db, "k8s-endpointslices", endpointSliceIndex, sliceServiceIndex, apiServerIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
 // ServicePort is one port of a service.
@@ -114,7 +116,12 @@ var serviceIndex = statedb.Index[*Service, string]{
 // ServiceByName finds a service by "namespace/name".
 var ServiceByName = serviceIndex.Query
 
-// NewServiceTable makes the table "k8s-services".
+// NewServiceTable makes the table "k8s-services". A watch channel of a query closes after any change of the table, because channels of single rows would take more
+// than 0.1 kB for each Service of the cluster.
 func NewServiceTable(db *statedb.DB) (statedb.RWTable[*Service], error) {
-	return statedb.NewTable(db, "k8s-services", serviceIndex)
+	table, err := statedb.NewTable(db, "k8s-services", serviceIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }

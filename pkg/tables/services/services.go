@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
 // Service is one load-balanced service. Slices are shared with the row of its source and never changed in place.
@@ -30,8 +31,8 @@ type Service struct {
 	Affinity            time.Duration  `json:"affinity,omitempty"` // timeout of client affinity; 0 without affinity
 	ExternalLocal       bool           `json:"externalLocal,omitempty"`
 	InternalLocal       bool           `json:"internalLocal,omitempty"`
-	SourceRanges        []netip.Prefix `json:"sourceRanges,omitempty"`
 	HealthCheckNodePort uint16         `json:"healthCheckNodePort,omitempty"` // 0 for none
+	SourceRanges        []netip.Prefix `json:"sourceRanges,omitempty"`
 	// LocalReady counts the ready backends on this node, each once. The health check node port reports it.
 	LocalReady int `json:"localReady"`
 	// Problems name the parts of the object that are not in force, and why. Empty without a problem.
@@ -91,7 +92,12 @@ var healthCheckIndex = statedb.Index[*Service, bool]{
 // WithHealthCheck finds the services with a health check node port, sorted by name.
 var WithHealthCheck = healthCheckIndex.Query(true)
 
-// NewTable makes the table "services".
+// NewTable makes the table "services". A watch channel of [ByName] closes after any change of the table, and the channel of [WithHealthCheck] after a change of a
+// service with a health check node port, because channels of single rows would take more than 0.1 kB for each service.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Service], error) {
-	return statedb.NewTable(db, "services", nameIndex, healthCheckIndex)
+	table, err := statedb.NewTable(db, "services", nameIndex, healthCheckIndex)
+	if err != nil {
+		return nil, err
+	}
+	return table, rootwatch.Only(db, table)
 }
