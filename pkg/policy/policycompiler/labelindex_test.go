@@ -72,7 +72,7 @@ func TestSelectors_RandomChanges_EqualAComparisonWithAll(t *testing.T) {
 					c.remove(number)
 				case 3:
 					for range 1 + random.IntN(2*few) {
-						choice := randomChoice(random)
+						choice := randomChoice(random, "a", "b", "c")
 						if _, listed := c.labelled.candidates(choice, len(c.identities)); listed {
 							byLabel++
 						}
@@ -121,10 +121,10 @@ func randomLabels(random *rand.Rand) map[string]string {
 	return labels
 }
 
-func randomChoice(random *rand.Rand) *policy.Selector {
+func randomChoice(random *rand.Rand, keys ...string) *policy.Selector {
 	choice := &policy.Selector{}
 	for range random.IntN(3) {
-		r := policy.Requirement{Source: pick(random, "k8s", "container", "reserved", policy.AnySource), Key: pick(random, "a", "b", "c"),
+		r := policy.Requirement{Source: pick(random, "k8s", "container", "reserved", policy.AnySource), Key: pick(random, keys...),
 			Operator: policy.Operator(pick(random, string(policy.In), string(policy.In), string(policy.NotIn), string(policy.Exists), string(policy.DoesNotExist)))}
 		if r.Operator == policy.In || r.Operator == policy.NotIn {
 			for range random.IntN(4) {
