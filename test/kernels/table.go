@@ -22,7 +22,7 @@ const agentPrograms = "waggle-agent waggle-cni waggle"
 // suites lists the tests that run on kernels. The oldest kernel runs the tests of verifier, hooks, maps, netlink and sockets; the newer kernel runs the tests
 // of parts that differ there: verifier, tcx, and runs with one and with two complete nodes.
 var suites = []suite{
-	{pkg: "bpf/tests", kernels: oldest, tests: "Programs_.*|Maps_.*|Resize_(FlowsAlternateBetweenGenerations|DeletesInBoth|DischargesOnce|OneMapFull_CreatesInNeither)|Conntrack_(Full|ConcurrentEstablish_CountsOnce)|Events_.*|OverlayIngress_.*|EncapProbe|NetdevIngress_DecapsulatesSupportedFamilies|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectMTUExceeded|VNI_.*|LocalOrigin_.*|NetdevEgress_PodsAvoidSocketPorts|NetdevIngress_RepliesAreNoRequestsOfAService|" +
+	{pkg: "bpf/tests", kernels: oldest, tests: "Programs_.*|Maps_.*|Resize_(FlowsAlternateBetweenGenerations|DeletesInBoth|DischargesOnce|OneMapFull_CreatesInNeither)|Conntrack_(Full|ConcurrentEstablish_CountsOnce)|Events_.*|OverlayIngress_.*|EncapProbe|NetdevIngress_DecapsulatesSupportedFamilies|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectMTUExceeded|Real_ServiceMTUExceeded|VNI_.*|LocalOrigin_.*|NetdevEgress_PodsAvoidSocketPorts|NetdevIngress_RepliesAreNoRequestsOfAService|" +
 		"Real_(Datagrams|Streams|TTLExpires|ShortFrames|PagedHeaders|ReplyDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|" +
 		"Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|ConnectedUDP|UnconnectedUDP|" +
@@ -82,7 +82,7 @@ var omissions = []omission{
 	{"bpf/tests", both, "Real_(ServicesReject|Policy|NoBackend_ErrorToOutsideClient|SpoofedLocalAddress_IsDropped|ClientsOfRemoteBackendsLeaveCapacity|MasqueradeKeepsConnectionsApart|" +
 		"RepliesKeepPodAddress|SmallerMTUToBackend|FirstDatagramIsTooBig|FirstFragmentIsTooBig|ServicesFromOutside|ServicesThroughTunnel)", decision + "; other tests of the group cover the processing of packets by the kernel"},
 	{"bpf/tests", newer, "Resize_(FlowsAlternateBetweenGenerations|DeletesInBoth|DischargesOnce|OneMapFull_CreatesInNeither)|Conntrack_(Full|ConcurrentEstablish_CountsOnce)", "results of map operations are unchanged since Linux 6.4, as tests on the machine's own kernel show"},
-	{"bpf/tests", newer, "OverlayIngress_.*|NetdevIngress_DecapsulatesSupportedFamilies|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectMTUExceeded|VNI_.*|LocalOrigin_.*|NetdevEgress_PodsAvoidSocketPorts|NetdevIngress_RepliesAreNoRequestsOfAService|Real_(Datagrams|Streams|TTLExpires|ShortFrames|PagedHeaders|ReplyDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
+	{"bpf/tests", newer, "OverlayIngress_.*|NetdevIngress_DecapsulatesSupportedFamilies|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectMTUExceeded|Real_ServiceMTUExceeded|VNI_.*|LocalOrigin_.*|NetdevEgress_PodsAvoidSocketPorts|NetdevIngress_RepliesAreNoRequestsOfAService|Real_(Datagrams|Streams|TTLExpires|ShortFrames|PagedHeaders|ReplyDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|" +
 		"ConnectedUDP|UnconnectedUDP|ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)",
 		"helpers and socket hooks equal the oldest kernel's and the machine's own kernel's, which run these tests"},
