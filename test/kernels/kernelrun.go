@@ -47,7 +47,7 @@ func newKernelRun(k *kernel, chosen []suite, o options) *kernelRun {
 	}
 	return &kernelRun{kernel: k, chosen: chosen, modules: map[string][]string{}, hashes: map[string]string{}, testdata: map[string]map[string]string{},
 		stamps: stamps.In[stamp](o.cache), report: newReport(k.series, pkgs, os.Stdout),
-		dir: filepath.Join(o.out, k.series), programs: filepath.Join(o.out, "programs"), hardware: hardware(o.accel, machineCPUs),
+		dir: filepath.Join(o.out, k.series), programs: filepath.Join(o.out, "programs"), hardware: hardware(accelerator(o.accel, k.series), machineCPUs),
 		kernelArgs: kernelArgs, timeout: o.timeout, agentBefore: o.agentBefore, partial: o.run != "" || o.agentBefore != ""}
 }
 

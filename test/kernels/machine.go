@@ -30,6 +30,16 @@ func hardware(accel string, cpus int, more ...string) []string {
 		"-nodefaults", "-display", "none", "-no-reboot"}, more...)
 }
 
+// accelerator returns the accelerator for a kernel of a series. Both emulated CPUs of a machine with Linux 6.12 run in one thread of qemu: with a thread for each,
+// a CPU can run the breakpoint by which the other one has just patched a static key (arch/x86/kernel/alternative.c, text_poke_bp_batch), and the kernel, which
+// no longer expects it, panics ("int3").
+func accelerator(accel, series string) string {
+	if accel == "tcg" && series == newer {
+		return "tcg,thread=single"
+	}
+	return accel
+}
+
 // machine is one emulated computer.
 type machine struct {
 	kernel, initramfs string   // paths
