@@ -133,7 +133,7 @@ func run(ctx context.Context, o options) error {
 }
 
 // boot runs the remaining suites of a kernel in one machine. It does nothing if there are none. A machine that ends before the first event of a suite has run
-// nothing but the kernel and the guest's init, so boot starts it once more: Linux 6.12 with two emulated CPUs can panic while it patches its static keys.
+// nothing but the kernel and the guest's init, so boot starts it once more: before [accelerator] gave its CPUs one thread, Linux 6.12 could panic there.
 func (r *kernelRun) boot(ctx context.Context) error {
 	if len(r.left) == 0 {
 		return nil

@@ -2,6 +2,7 @@ package nodekit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,7 +161,8 @@ func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := n.Do(cmd.Run); err != nil {
-		return stdout.String(), fmt.Errorf("waggle %v: %w: %s", args[2:], err, bytes.TrimSpace(stderr.Bytes()))
+		// Some commands say in their output why they fail.
+		return stdout.String(), fmt.Errorf("waggle %v: %w: %s", args[2:], err, bytes.TrimSpace([]byte(cmp.Or(stderr.String(), stdout.String()))))
 	}
 	return stdout.String(), nil
 }

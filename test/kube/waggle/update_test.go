@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,6 +27,7 @@ func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 	t.Parallel()
 	c := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
 	n := c.Nodes[0]
+	awaitTablesOfKubelet(t, c, n)
 	fresh, object := network(t, n), written(t, c, n)
 	repliesByIPv6(t, n, false)
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true"); err != nil {
@@ -280,6 +282,24 @@ func uninstalled(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	}
 	if err := pingOnce(t.Context(), n, containersOf(t, n)["a"], n.IPv4); err != nil {
 		t.Errorf("without the agent: %v", err)
+	}
+}
+
+// awaitTablesOfKubelet waits for the tables of netfilter that kubelet creates one after the other, the last ones some time after the node is registered.
+func awaitTablesOfKubelet(t *testing.T, c *kube.Cluster, n *kube.Node) {
+	t.Helper()
+	if err := c.WaitFor(t.Context(), "the tables of kubelet", func() error {
+		out, err := n.Run(t.Context(), "nft", "list", "tables")
+		for _, family := range []string{"ip", "ip6"} {
+			for _, name := range []string{"mangle", "nat", "filter"} {
+				if table := "table " + family + " " + name; err == nil && !slices.Contains(strings.Split(out, "\n"), table) {
+					err = fmt.Errorf("%s is missing:\n%s", table, out)
+				}
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
