@@ -20,6 +20,7 @@ type input struct {
 	nodeIPv4                 netip.Addr   // primary address of the node; invalid when it has none
 	addresses                []netip.Addr // all addresses of the node except the router addresses
 	addressesPending         bool         // the addresses are not complete: nothing may be chosen yet
+	listing                  bool         // the objects are those of the copy on disk, and the first list is awaited: only a flag may be chosen
 	chosenIPv4, chosenIPv6   netip.Prefix // chosen in the previous round of this run; invalid in the first round
 	derivedIPv4, derivedIPv6 bool         // the chosen prefix was derived
 }
@@ -28,6 +29,7 @@ type input struct {
 // Node, or the CiliumNode; the previous choice; a derived CIDR.
 func choose(in input) []nodecidrs.Candidate {
 	out := offered(in)
+	awaitList(out, in)
 	rejectOwn(out, in)
 	ipv4 := pick(out, "ipv4", in.enableIPv4)
 	ipv6 := pick(out, "ipv6", in.enableIPv6)
@@ -47,6 +49,15 @@ func choose(in input) []nodecidrs.Candidate {
 	}
 	return append(out, last(in, "ipv6", in.chosenIPv6, in.derivedIPv6, in.settings.requireIPv6, in.enableIPv6,
 		deriveIPv6(in.settings.ipv6Cluster, ipv4)))
+}
+
+// awaitList keeps the candidates of the copy on disk from being chosen: the cluster may have given this range to another node since.
+func awaitList(candidates []nodecidrs.Candidate, in input) {
+	for i := range candidates {
+		if c := &candidates[i]; in.listing && c.Reason == "" && c.Source != nodecidrs.Flag {
+			c.Reason = nodecidrs.Waiting + in.waitingFor
+		}
+	}
 }
 
 // rejectOwn rejects ranges that contain an address of the node: with a route to pods for such a range, the node would lose the connection to its network.

@@ -46,6 +46,10 @@ func newController(p params) *controller {
 	return c
 }
 
+// listTimeout is the time for which the first list of the API server is awaited although the copy on disk names a CIDR. Without an API server, the pods that
+// are added in this time wait for their addresses.
+const listTimeout = 5 * time.Second
+
 // settle is the debounce interval between a change of the inputs and a round.
 const settle = time.Millisecond
 
@@ -100,6 +104,11 @@ func (c *controller) read(r *loop.Round) input {
 		}
 	case in.addressesPending:
 		in.waitingFor = "the addresses of this node"
+	case source.Listing():
+		if left := listTimeout - time.Since(source.Since); left > 0 {
+			in.listing, in.waitingFor = true, "the "+objects+" of the cluster: "+source.WaitingFor
+			r.Within(left)
+		}
 	}
 	in.nodeIPv4, in.addresses = c.addresses(r)
 	in.chosenIPv4, in.derivedIPv4 = c.before(r.Txn, "ipv4")

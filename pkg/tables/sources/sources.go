@@ -31,6 +31,12 @@ type Source struct {
 	Optional   bool      `json:"optional,omitempty"`   // the node works without the rows: only their readers wait
 }
 
+// FirstList is the initial value of WaitingFor of a table of the API server. After a failure the error follows it.
+const FirstList = "the first list of the API server"
+
+// Listing reports whether the rows are those of the copy on disk, and the API server has not failed yet to list those that replace them.
+func (s Source) Listing() bool { return s.State == Snapshot && s.WaitingFor == FirstList }
+
 // Usable reports whether derived tables and ADD may rely on the rows.
 func (s Source) Usable() bool { return s.State == Snapshot || s.State == Synced }
 

@@ -78,7 +78,7 @@ func (s *Source) fill(h snapshot.Header, rows map[string][]k8sobjects.Row) error
 			}
 		}
 		if err := s.set.SetSource(txn, sources.Source{Table: name, Producer: "snapshot", State: sources.Snapshot,
-			WaitingFor: firstList, Copy: h.Written}); err != nil {
+			WaitingFor: sources.FirstList, Copy: h.Written}); err != nil {
 			return err
 		}
 	}

@@ -60,7 +60,7 @@ func (s *store) reset() error {
 	if err := s.replace(txn, nil); err != nil {
 		return err
 	}
-	if err := s.set.SetSource(txn, sources.Source{Table: s.table.Name(), Producer: Producer, State: sources.Waiting, WaitingFor: firstList}); err != nil {
+	if err := s.set.SetSource(txn, sources.Source{Table: s.table.Name(), Producer: Producer, State: sources.Waiting, WaitingFor: sources.FirstList}); err != nil {
 		return err
 	}
 	txn.Commit()

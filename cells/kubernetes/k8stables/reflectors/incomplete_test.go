@@ -181,7 +181,7 @@ func TestSlices_OptionChanged_KeepsRowsOfCopy(t *testing.T) {
 				again := follow(t, server, Settings{Slices: !first, Copy: path}, false)
 				again.stay(t, "mine", "w2", "w3", "w4")
 				time.Sleep(slicesTimeout + tick)
-				if row := again.source(remoteTable); row.State != sources.Snapshot || row.WaitingFor == firstList {
+				if row := again.source(remoteTable); row.State != sources.Snapshot || row.WaitingFor == sources.FirstList {
 					t.Errorf("source %+v", row)
 				}
 				server.Fault(nil)

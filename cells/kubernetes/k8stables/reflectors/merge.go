@@ -257,10 +257,10 @@ func (m *merger) await(txn statedb.ReadTxn) error {
 	if row.State == sources.Synced {
 		return nil
 	}
-	why := firstList
+	why := sources.FirstList
 	for _, name := range []string{m.set.Stage.Own.Name(), m.set.Stage.Slices.Name(), m.set.Stage.Listed.Name()} {
 		part, _, _ := m.set.Sources.Get(txn, sources.ByTable(name))
-		if part.State != sources.Synced && part.WaitingFor != firstList {
+		if part.State != sources.Synced && part.WaitingFor != sources.FirstList {
 			why = printable.Short(name+": "+part.WaitingFor, maxText)
 			break
 		}

@@ -97,9 +97,6 @@ func (r *report) change(f func()) {
 	}
 }
 
-// firstList is the initial missing condition of a table.
-const firstList = "the first list of the API server"
-
 const maxText = 300 // maximum length of a text in a row, in bytes
 
 // waiting writes to sources why the table is not complete yet. The row of a complete table stays unchanged.
@@ -110,7 +107,7 @@ func (r *report) waiting(why error) {
 	if row.State == sources.Synced {
 		return
 	}
-	row.WaitingFor = printable.Short(firstList+": "+why.Error(), maxText)
+	row.WaitingFor = printable.Short(sources.FirstList+": "+why.Error(), maxText)
 	if err := r.set.SetSource(txn, row); err == nil {
 		txn.Commit()
 	}

@@ -99,7 +99,7 @@ func (s *Source) initialize(txn statedb.WriteTxn) {
 	}
 	for _, name := range names {
 		// An insert fails only in a closed database; the agent is then ending.
-		_ = s.set.SetSource(txn, sources.Source{Table: name, Producer: Producer, State: sources.Waiting, WaitingFor: firstList})
+		_ = s.set.SetSource(txn, sources.Source{Table: name, Producer: Producer, State: sources.Waiting, WaitingFor: sources.FirstList})
 	}
 }
 
