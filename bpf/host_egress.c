@@ -17,7 +17,7 @@
 #include "lib/reasons.h"
 
 /* towards finds the endpoint with an address of a pod range, or the node that has the address, and sends the packet to it. */
-static __always_inline verdict towards(struct __sk_buff *skb, const struct addr_key *from, const struct addr_key *to, struct observation *seen)
+static __always_inline verdict towards(struct __sk_buff *skb, const struct addr_key *from, const struct addr_key *to, struct observation *obs)
 {
 	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, to);
 	struct endpoint_facts *facts;
@@ -28,11 +28,11 @@ static __always_inline verdict towards(struct __sk_buff *skb, const struct addr_
 		return PASS;
 	if (!(facts = endpoint_by_id(ref->id)))
 		return DROP(FILE_HOST_EGRESS, REASON_STALE_IP);
-	seen->dst_label = facts->identity;
+	obs->dst_label = facts->identity;
 	return deliver_link(skb, facts);
 }
 
-static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *obs)
 {
 	struct ipv4_packet ipv4;
 	struct ipv6_packet ipv6;
@@ -62,19 +62,19 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 	default:
 		return PASS; /* the packet stays between waggle_host and its peer */
 	}
-	v = towards(skb, &from, &to, seen);
+	v = towards(skb, &from, &to, obs);
 	if (v < 0)
-		seen->src_label = source_identity(skb, &from);
+		obs->src_label = source_identity(skb, &from);
 	return v;
 }
 
 SEC("tc")
 int host_egress(struct __sk_buff *skb)
 {
-	struct observation seen = { .direction = DIRECTION_EGRESS };
-	verdict v = evaluate(skb, &seen);
+	struct observation obs = { .direction = DIRECTION_EGRESS };
+	verdict v = evaluate(skb, &obs);
 
-	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
+	return finish(skb, v, &obs, TC_ACT_UNSPEC); /* other programs on the device come after us */
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -165,7 +165,7 @@ static __always_inline verdict report(struct __sk_buff *skb, struct flow *flow)
 	return v == CONTINUE ? PASS : v;
 }
 
-static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *obs)
 {
 	struct flow *flow = flow_work(DIRECTION_EGRESS);
 	__u32 ifindex = skb->ifindex;
@@ -185,7 +185,7 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 		node = ref->flags & ADDRESS_HOST;
 		endpoint = node ? 0 : ref->id;
 	}
-	seen->endpoint = endpoint;
+	obs->endpoint = endpoint;
 	if (v == STEP_UNKNOWN_FRAGMENT)
 		return endpoint && is_masked(flow, ifindex) ? DROP(FILE_NETDEV_EGRESS, REASON_FRAGMENT_UNKNOWN) : PASS;
 	/* A forwarded packet with an address of the node is from a client of a service, and netdev_ingress sends it on. */
@@ -207,10 +207,10 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 SEC("tc")
 int netdev_egress(struct __sk_buff *skb)
 {
-	struct observation seen = { .direction = DIRECTION_EGRESS };
-	verdict v = evaluate(skb, &seen);
+	struct observation obs = { .direction = DIRECTION_EGRESS };
+	verdict v = evaluate(skb, &obs);
 
-	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
+	return finish(skb, v, &obs, TC_ACT_UNSPEC); /* other programs on the device come after us */
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -241,13 +241,13 @@ __attribute__((noinline)) int reject_packet(struct __sk_buff *skb, verdict v)
 SEC("tc")
 int netdev_ingress(struct __sk_buff *skb)
 {
-	struct observation seen = { .direction = DIRECTION_INGRESS };
+	struct observation obs = { .direction = DIRECTION_INGRESS };
 	verdict v = evaluate(skb);
 	int action;
 
 	if (v == PASS)
 		admit(skb);
-	action = finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device run next */
+	action = finish(skb, v, &obs, TC_ACT_UNSPEC); /* other programs on the device run next */
 
 	return drop_is_reject(v) ? reject_packet(skb, v) : action;
 }

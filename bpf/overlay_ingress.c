@@ -79,7 +79,7 @@ __attribute__((noinline)) int to_client(struct __sk_buff *skb)
 	return netdev_known(flow, NAT_FROM_OUTSIDE) && (work->entry.flags & NAT_REDIRECT) ? forward(skb, flow) : PASS;
 }
 
-static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *obs)
 {
 	struct ipv4_packet ipv4;
 	struct ipv6_packet ipv6;
@@ -88,7 +88,7 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 	__be16 proto;
 	verdict v;
 
-	if ((v = outer(skb, &node, &seen->src_label)) != CONTINUE)
+	if ((v = outer(skb, &node, &obs->src_label)) != CONTINUE)
 		return v;
 	if ((v = eth_parse(skb, &proto)) != CONTINUE)
 		return v;
@@ -113,7 +113,7 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 	if (v != PASS)
 		return v;
 	/* The nftables rule drops every packet from the tunnel device that does not have the mark. */
-	skb->mark = mark_of(sender(skb, &from, seen->src_label));
+	skb->mark = mark_of(sender(skb, &from, obs->src_label));
 	bpf_skb_change_type(skb, PACKET_HOST); /* nodes write any addresses into the inner frame */
 	return PASS;
 }
@@ -121,10 +121,10 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 SEC("tc")
 int overlay_ingress(struct __sk_buff *skb)
 {
-	struct observation seen = { .direction = DIRECTION_INGRESS };
-	verdict v = evaluate(skb, &seen);
+	struct observation obs = { .direction = DIRECTION_INGRESS };
+	verdict v = evaluate(skb, &obs);
 
-	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
+	return finish(skb, v, &obs, TC_ACT_UNSPEC); /* other programs on the device come after us */
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

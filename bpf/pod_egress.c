@@ -67,7 +67,7 @@ __attribute__((noinline)) int from_ipv6(struct __sk_buff *skb, const struct endp
 	return CONTINUE;
 }
 
-static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *obs)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
 	struct flow *flow = flow_work(DIRECTION_EGRESS);
@@ -76,8 +76,8 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 
 	if (!self || !flow)
 		return DROP(FILE_POD_EGRESS, REASON_UNKNOWN_SENDER);
-	seen->endpoint = flow->self = self->id;
-	seen->src_label = self->identity;
+	obs->endpoint = flow->self = self->id;
+	obs->src_label = self->identity;
 	if ((v = eth_parse(skb, &proto)) != CONTINUE)
 		return v;
 	if (!eth_from(skb, self->pod_mac))
@@ -96,16 +96,16 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 	}
 	if (v != CONTINUE)
 		return v;
-	return sent(skb, self, flow, track(skb, flow, self, 1), seen, 0);
+	return sent(skb, self, flow, track(skb, flow, self, 1), obs, 0);
 }
 
 SEC("tc")
 int pod_slow(struct __sk_buff *skb)
 {
-	struct observation seen = { .direction = DIRECTION_EGRESS };
-	verdict v = evaluate(skb, &seen);
+	struct observation obs = { .direction = DIRECTION_EGRESS };
+	verdict v = evaluate(skb, &obs);
 
-	return conclude(skb, v, &seen);
+	return conclude(skb, v, &obs);
 }
 
 SEC("tc")

@@ -71,7 +71,7 @@ static __noinline verdict deliver(struct __sk_buff *skb, const struct endpoint_f
 	return v == CONTINUE ? PASS : v;
 }
 
-static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *seen)
+static __always_inline verdict evaluate(struct __sk_buff *skb, struct observation *obs)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
 	struct flow *flow = flow_work(DIRECTION_INGRESS);
@@ -80,9 +80,9 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 
 	if (!self || !flow)
 		return DROP(FILE_POD_INGRESS, REASON_NO_ENDPOINT);
-	seen->endpoint = flow->self = self->id;
-	seen->dst_id = self->id;
-	seen->dst_label = self->identity;
+	obs->endpoint = flow->self = self->id;
+	obs->dst_id = self->id;
+	obs->dst_label = self->identity;
 	if ((v = eth_parse(skb, &proto)) != CONTINUE)
 		return v;
 	switch (proto) {
@@ -100,17 +100,17 @@ static __always_inline verdict evaluate(struct __sk_buff *skb, struct observatio
 	if (v != CONTINUE)
 		return v;
 	v = track(skb, flow, self, 0);
-	seen->src_label = flow->peer_identity;
+	obs->src_label = flow->peer_identity;
 	return v == CONTINUE ? deliver(skb, self, flow) : v;
 }
 
 SEC("tc")
 int pod_ingress(struct __sk_buff *skb)
 {
-	struct observation seen = { .direction = DIRECTION_INGRESS };
-	verdict v = evaluate(skb, &seen);
+	struct observation obs = { .direction = DIRECTION_INGRESS };
+	verdict v = evaluate(skb, &obs);
 
-	return finish(skb, v, &seen, TC_ACT_OK);
+	return finish(skb, v, &obs, TC_ACT_OK);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -23,7 +23,7 @@ struct observation {
 
 /* Not inlined, so that the type information includes the enums, and the verifier checks one copy. */
 static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason, enum source_file file, __u16 line,
-				  const struct observation *seen)
+				  const struct observation *obs)
 {
 	struct drop_record record = {};
 	__u32 captured = skb->len, missing = ETH_HLEN - link_header;
@@ -32,13 +32,13 @@ static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason
 		captured = EVENT_CAPTURE_MAX - missing;
 	record.event.type = EVENT_TYPE_DROP;
 	record.event.reason = reason;
-	record.event.source = seen->endpoint;
+	record.event.source = obs->endpoint;
 	record.event.hash = bpf_get_hash_recalc(skb);
 	record.event.len_orig = skb->len;
 	record.event.version = EVENT_VERSION;
-	record.event.src_label = seen->src_label;
-	record.event.dst_label = seen->dst_label;
-	record.event.dst_id = seen->dst_id;
+	record.event.src_label = obs->src_label;
+	record.event.dst_label = obs->dst_label;
+	record.event.dst_id = obs->dst_id;
 	record.event.line = line;
 	record.event.file = file;
 	record.event.ifindex = skb->ifindex;
@@ -53,28 +53,28 @@ static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason
 }
 
 /* drop ends a packet for the reason of a verdict. It is a separate function, so that the verifier checks it once and not for each reason. */
-__attribute__((noinline)) int drop(struct __sk_buff *skb, verdict v, const struct observation *seen)
+__attribute__((noinline)) int drop(struct __sk_buff *skb, verdict v, const struct observation *obs)
 {
 	__u8 reason = drop_reason_of(v);
 	__u32 endpoint;
 
-	if (!seen)
+	if (!obs)
 		return TC_ACT_SHOT;
-	endpoint = seen->endpoint;
-	metrics_count(reason, seen->direction, skb->len);
+	endpoint = obs->endpoint;
+	metrics_count(reason, obs->direction, skb->len);
 	if (reason != REASON_CONTROL_TRAFFIC && token_take(bpf_map_lookup_elem(&drop_tokens, &endpoint)))
-		drop_report(skb, reason, drop_file_of(v), drop_line_of(v), seen);
+		drop_report(skb, reason, drop_file_of(v), drop_line_of(v), obs);
 	return TC_ACT_SHOT;
 }
 
 /* finish converts a verdict into the action for the kernel; pass is the action for packets that the program leaves unchanged. A code that is no verdict drops
  * the packet. */
-static __always_inline int finish(struct __sk_buff *skb, verdict v, const struct observation *seen, int pass)
+static __always_inline int finish(struct __sk_buff *skb, verdict v, const struct observation *obs, int pass)
 {
 	if (v >= 0 && v != PASS && v != REDIRECTED)
 		v = DROP(FILE_DROP, REASON_INTERNAL);
 	if (v < 0)
-		return drop(skb, v, seen);
-	metrics_count(REASON_FORWARDED, seen->direction, skb->len);
+		return drop(skb, v, obs);
+	metrics_count(REASON_FORWARDED, obs->direction, skb->len);
 	return v == REDIRECTED ? TC_ACT_REDIRECT : pass;
 }

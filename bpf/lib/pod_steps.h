@@ -75,7 +75,7 @@ static __always_inline void conclude_stack(struct __sk_buff *skb)
 
 /* conclude converts the verdict on a packet of a pod into the action for the kernel, or enters the step that handles the packet. If the step cannot be entered,
  * the packet is dropped. */
-static __always_inline int conclude(struct __sk_buff *skb, verdict v, const struct observation *seen)
+static __always_inline int conclude(struct __sk_buff *skb, verdict v, const struct observation *obs)
 {
 	int action;
 
@@ -93,7 +93,7 @@ static __always_inline int conclude(struct __sk_buff *skb, verdict v, const stru
 		v = DROP(FILE_POD_STEPS, REASON_MISSED_STEP);
 		break;
 	}
-	action = finish(skb, v, seen, TC_ACT_OK);
+	action = finish(skb, v, obs, TC_ACT_OK);
 	if (v == PASS)
 		conclude_stack(skb);
 	if (drop_is_reject(v))
@@ -126,7 +126,7 @@ static __always_inline verdict deliver_node(struct __sk_buff *skb, const struct 
 
 /* deliver sends an allowed packet to the peer or to the stack. */
 static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow,
-				       struct observation *seen, const int is_error)
+				       struct observation *obs, const int is_error)
 {
 	struct endpoint_facts *to;
 	verdict v;
@@ -137,7 +137,7 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 		return DROP(FILE_POD_STEPS, REASON_NO_ENDPOINT);
 	if (flow->hops <= 1)
 		return deliver_stack(skb, self); /* the stack sends the ICMP error about the expired TTL */
-	seen->direction = DIRECTION_INGRESS;
+	obs->direction = DIRECTION_INGRESS;
 	if (flow->service == FLOW_OF_BACKEND) {
 		v = is_error ? pod_translate_back_error(skb, flow) : pod_translate_back(skb, flow);
 		if (v != CONTINUE)
@@ -148,35 +148,35 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 }
 
 /* observe records, for reports, that a pod is the sender. */
-static __always_inline void observe(struct observation *seen, const struct endpoint_facts *self)
+static __always_inline void observe(struct observation *obs, const struct endpoint_facts *self)
 {
-	seen->direction = DIRECTION_EGRESS;
-	seen->endpoint = self->id;
-	seen->src_label = self->identity;
+	obs->direction = DIRECTION_EGRESS;
+	obs->endpoint = self->id;
+	obs->src_label = self->identity;
 }
 
 /* conclude_slow enters the step for packets outside of the fast path, and drops the packet when there is no such step. */
 static __always_inline int conclude_slow(struct __sk_buff *skb)
 {
-	struct observation seen = { .direction = DIRECTION_EGRESS };
+	struct observation obs = { .direction = DIRECTION_EGRESS };
 	const struct endpoint_facts *self;
 
 	bpf_tail_call(skb, &pod_steps, POD_STEP_SLOW);
 	if ((self = endpoint_by_link(skb->ifindex)))
-		observe(&seen, self);
-	return drop(skb, DROP(FILE_POD_STEPS, REASON_MISSED_STEP), &seen);
+		observe(&obs, self);
+	return drop(skb, DROP(FILE_POD_STEPS, REASON_MISSED_STEP), &obs);
 }
 
 /* sent delivers a packet by its verdict, and records its peer for reports. */
-static __always_inline verdict sent(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow, verdict v, struct observation *seen,
+static __always_inline verdict sent(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow, verdict v, struct observation *obs,
 				    const int is_error)
 {
-	seen->dst_label = flow->peer_identity;
+	obs->dst_label = flow->peer_identity;
 	if (flow->peer_denied) {
-		seen->direction = DIRECTION_INGRESS;
-		seen->dst_id = flow->peer;
+		obs->direction = DIRECTION_INGRESS;
+		obs->dst_id = flow->peer;
 	}
-	return v == CONTINUE ? deliver(skb, self, flow, seen, is_error) : v;
+	return v == CONTINUE ? deliver(skb, self, flow, obs, is_error) : v;
 }
 
 static __always_inline verdict neighbor(struct __sk_buff *skb, const struct endpoint_facts *self)
@@ -199,14 +199,14 @@ SEC("tc")
 int pod_neighbor(struct __sk_buff *skb)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
-	struct observation seen = {};
+	struct observation obs = {};
 	verdict v = DROP(FILE_POD_STEPS, REASON_UNKNOWN_SENDER);
 
 	if (self) {
-		observe(&seen, self);
+		observe(&obs, self);
 		v = neighbor(skb, self);
 	}
-	return finish(skb, v, &seen, TC_ACT_OK);
+	return finish(skb, v, &obs, TC_ACT_OK);
 }
 
 /* pod_error forwards an ICMP error about a packet of a flow. */
@@ -215,15 +215,15 @@ int pod_error(struct __sk_buff *skb)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
 	struct flow *flow = flow_current();
-	struct observation seen = {};
+	struct observation obs = {};
 	verdict v = DROP(FILE_POD_STEPS, REASON_UNKNOWN_SENDER);
 
 	if (self && flow) {
-		observe(&seen, self);
+		observe(&obs, self);
 		if ((v = pod_translate_error(skb, flow, self)) == CONTINUE)
-			v = sent(skb, self, flow, flow_related(skb, flow, self), &seen, 1);
+			v = sent(skb, self, flow, flow_related(skb, flow, self), &obs, 1);
 	}
-	return finish(skb, v, &seen, TC_ACT_OK);
+	return finish(skb, v, &obs, TC_ACT_OK);
 }
 
 /* pod_service forwards the first packet of a flow to a service. */
@@ -232,15 +232,15 @@ int pod_service(struct __sk_buff *skb)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
 	struct flow *flow = flow_current();
-	struct observation seen = {};
+	struct observation obs = {};
 	verdict v = DROP(FILE_POD_STEPS, REASON_UNKNOWN_SENDER);
 
 	if (self && flow) {
-		observe(&seen, self);
+		observe(&obs, self);
 		if ((v = pod_begin_service(skb, flow, self)) == CONTINUE)
-			v = sent(skb, self, flow, track_rest(skb, flow, self, 1), &seen, 0);
+			v = sent(skb, self, flow, track_rest(skb, flow, self, 1), &obs, 0);
 	}
-	return conclude(skb, v, &seen);
+	return conclude(skb, v, &obs);
 }
 
 /* pod_refuse returns a rejected packet to its sender as a reset, or an ICMP error. */
@@ -284,7 +284,7 @@ SEC("tc")
 int pod_to_node(struct __sk_buff *skb)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
-	struct observation seen = {};
+	struct observation obs = {};
 	__u32 mtu = 0;
 	verdict v;
 
@@ -297,8 +297,8 @@ int pod_to_node(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	if (v == REDIRECTED)
 		return TC_ACT_REDIRECT;
-	observe(&seen, self);
-	drop(skb, v, &seen);
+	observe(&obs, self);
+	drop(skb, v, &obs);
 	if (!drop_is_reject(v) || pod_untranslate(skb) != CONTINUE || !reject(skb, self->id, REJECT_TOO_BIG, mtu) || deliver_reply(skb, self) != REDIRECTED)
 		return TC_ACT_SHOT;
 	return TC_ACT_REDIRECT;
