@@ -181,7 +181,9 @@ func (p *pending[Obj]) lagging(now int64, txn statedb.ReadTxn) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	row, revision, found := p.waits(txn)
-	if !found && p.first != "" && !p.known(txn) {
+	known := p.known(txn)
+	p.caughtUp = p.caughtUp || !found && known // the first step may be a second away
+	if !found && p.first != "" && !known {
 		return fmt.Sprintf("the first rows of table %s", p.table.Name())
 	}
 	if !found || p.caughtUp && (p.oldest != revision || now-p.oldestAt <= int64(lateLimit)) {
