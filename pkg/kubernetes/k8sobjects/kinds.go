@@ -79,12 +79,18 @@ func fromCilium(object runtime.Object, written uint64) (Row, error) {
 	return nil, NotForUs(fmt.Sprintf("objects of type %T are not read", object))
 }
 
-// checked converts an object with well-formed metadata. With an error other than [Partly] it returns no row.
-func checked(meta *metav1.ObjectMeta, namespaced bool, name validation.ValidateNameFunc, read func() (Row, error)) (Row, error) {
+// checked converts an object with well-formed metadata. With an error other than [Partly] it returns no row. A panic rejects the object: an object of one
+// tenant must not end the agents of all nodes.
+func checked(meta *metav1.ObjectMeta, namespaced bool, name validation.ValidateNameFunc, read func() (Row, error)) (row Row, err error) {
 	if err := Check(meta, namespaced, name); err != nil {
 		return nil, err
 	}
-	row, err := read()
+	defer func() {
+		if fault := recover(); fault != nil {
+			row, err = nil, fmt.Errorf("this build of the agent cannot read the object, report it with the object: %v", fault)
+		}
+	}()
+	row, err = read()
 	if partly := Partly(""); err != nil && !errors.As(err, &partly) {
 		return nil, err
 	}
