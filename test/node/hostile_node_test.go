@@ -9,15 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
+	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The agent of one node claims in its objects the addresses and pod ranges of the other nodes, and their pods. The other nodes keep their addresses, and
-// policies keep their pods apart.
+// The agent of one node claims in its objects the addresses and pod ranges of the other nodes, and their pods. The other nodes keep their addresses, policies
+// keep their pods apart, and the pods with claimed addresses are neither the world nor masqueraded, and have a Service.
 func TestPrivilegedNative_HostileNode(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
+	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes")
 	claimAll(t, all)
 	policiesBetweenNodes(t, all)
+	podsOfClaims(t, all)
 }
 
 func TestPrivilegedTunnel_HostileNode(t *testing.T) {
@@ -28,6 +30,42 @@ func TestPrivilegedTunnel_HostileNode(t *testing.T) {
 	}
 	claimAll(t, all)
 	policiesBetweenNodes(t, all)
+	podsOfClaims(t, all)
+}
+
+// podsOfClaims tests pods in the ranges that the hostile node claims: neither of the two nodes treats a pod of the other one as the entity world, packets
+// between pods keep the addresses of pods, and a Service with a backend on the second node is reachable from both nodes and from outside.
+func podsOfClaims(t *testing.T, all []kubeNode) {
+	t.Helper()
+	one, two := all[0], all[1]
+	onTwo := newNodePair(t, two, one)
+	one.awaitRow(t, "policies", "default/worldly")
+	onOne := nodePair{one, two, one.startPod(t, "worldly-too", map[string]string{"app": "worldly"})}
+	first := one.startPod(t, "first", map[string]string{"app": "open"})
+	second := two.startPod(t, "second", map[string]string{"app": "open"})
+	neighbour := two.startPod(t, "neighbour", map[string]string{"app": "open"})
+	for _, family := range families {
+		awaitIdentity(t, two, first.Addr(family.ipv6), one.identityOfCluster(t, first).Identity)
+		awaitIdentity(t, one, second.Addr(family.ipv6), two.identityOfCluster(t, second).Identity)
+	}
+	t.Run("no pod of the other node is the world", func(t *testing.T) {
+		for _, family := range families {
+			for _, p := range []nodePair{onOne, onTwo} { // otherwise the pod could be unreachable for another reason
+				if err := nodekit.Ping(p.worldly, outsideAddr(family.ipv6), 56); err != nil {
+					t.Errorf("%s: pod %s to the world: %v", family.name, p.worldly.Name, err)
+				}
+			}
+		}
+		onTwo.checkNotWorld(t, first)
+		onOne.checkNotWorld(t, second)
+	})
+	t.Run("packets keep the addresses of pods", func(t *testing.T) {
+		onTwo.checkReaches(t, first, second)
+		onOne.checkReaches(t, second, first)
+	})
+	for _, family := range families {
+		t.Run("a Service of "+family.name, func(t *testing.T) { serveBetweenNodes(t, all, first, neighbour, second, family.ipv6, false) })
+	}
 }
 
 // claimAll creates the objects of a hostile node and its pods, and waits until all nodes have read them.

@@ -199,7 +199,8 @@ func TestRound_Many(t *testing.T) {
 }
 
 // TestLead_KeepsUpWithManyLabelSets: 600 label sets a minute are created and not used for 90 minutes, and for three hours with WAGGLE_TEST_SOAK, with
-// the default limits. The number of identities stays bounded, the module is not Degraded, and the only writes are the deletions, at most 2,500 a minute.
+// the default limits. The number of identities stays bounded, the module is not Degraded, and the only writes are the deletions, at most 2,500 a minute. Reads
+// are bounded as well: each round reads all identities once, and CiliumEndpoints at most once in 30 s while it deletes.
 func TestLead_KeepsUpWithManyLabelSets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,6 +256,9 @@ func TestLead_KeepsUpWithManyLabelSets(t *testing.T) {
 		require.LessOrEqual(t, most, each*(30+15+15))
 		// Only identities that are younger than that are left.
 		require.GreaterOrEqual(t, int(writes.Load()), each*(minutes-60))
+		deleting := time.Duration(each*15) * r.Config.LimitInterval / time.Duration(r.Config.Limit) // in a round
+		pagesOfRound := most/pageSize + 1 + 1 + int(deleting/fresh) + 1
+		require.LessOrEqual(t, int(pages.Load()), pagesOfRound*(minutes/15+1))
 	})
 }
 

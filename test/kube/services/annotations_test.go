@@ -57,9 +57,10 @@ func containsAll(text string, parts []string) error {
 	return nil
 }
 
-// annotated tests annotations: a Service is served on the selected node alone, and annotations without effect are reported by nodes and in one Event.
+// annotated tests annotations: a Service is served on the selected node alone, and at addresses of the selected kind alone, and annotations without effect are
+// reported by nodes and in one Event.
 func annotated(t *testing.T, s *stays) {
-	s.Service(t, "annotated", "NodePort", 94, "app: two", "")
+	cluster := kube.BothTargets("80", s.Service(t, "annotated", "NodePort", 94, "app: two", "")...)
 	onA, onB := kube.BothTargets("30094", s.A.IPv4, s.A.IPv6), kube.BothTargets("30094", s.B.IPv4, s.B.IPv6)
 	s.CheckReplies(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, onA...)
 	s.annotate(t, "annotated", fmt.Sprintf(`"service.cilium.io/node-selector": "kubernetes.io/hostname=%s", "service.cilium.io/forwarding-mode": "dsr",
@@ -72,6 +73,14 @@ func annotated(t *testing.T, s *stays) {
 	s.event(t, "annotated", texts...)
 	s.annotate(t, "annotated", `"service.cilium.io/node-selector": null`)
 	s.CheckReplies(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, onA...)
+	s.Known(t, s.A, cluster...)
+
+	s.annotate(t, "annotated", `"service.cilium.io/type": "NodePort"`)
+	s.Unknown(t, s.A, cluster...)
+	s.CheckReplies(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, onA...)
+	s.annotate(t, "annotated", `"service.cilium.io/type": "ClusterIP"`)
+	s.Unknown(t, s.A, onA...)
+	s.CheckReplies(t, s.FromPod(t, "one"), "two", s.one, cluster...)
 }
 
 // event waits for an Event on a Service whose message contains all texts.

@@ -33,7 +33,8 @@ ports: [{name: tcp, port: 8080}, {name: udp, port: 8080, protocol: UDP}]
 endpoints: [{addresses: ["010.244.0.9"]}, {addresses: ["239.1.2.3"]}, {addresses: [%[2]q]}]
 `
 
-// partialSlice tests slices with addresses that cannot be used, and the label of headless Services on a slice and on the Service.
+// partialSlice tests slices with addresses that cannot be used, the label of headless Services on a slice and on the Service, and a terminating endpoint whose
+// condition serving is null.
 func partialSlice(t *testing.T, s *stays) {
 	cluster := s.Service(t, "partial", "ClusterIP", 97, "", "")
 	s.ApplyManifest(t, partialSlices, s.three[0], s.two[0])
@@ -55,6 +56,17 @@ func partialSlice(t *testing.T, s *stays) {
 	s.Unknown(t, s.A, targets...)
 	headless("null")
 	s.CheckReplies(t, s.FromPod(t, "one"), "two", s.one, targets...)
+
+	// No other Service has a backend at this port of the server.
+	if err := s.MergePatch(t.Context(), "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/partial-rest", fmt.Sprintf(`{
+		"ports": [{"name": "tcp", "port": 8081, "protocol": "TCP"}, {"name": "udp", "port": 8081, "protocol": "UDP"}],
+		"endpoints": [{"addresses": [%q], "conditions": {"ready": false, "serving": null, "terminating": true}}]}`, s.three[0])); err != nil {
+		t.Fatal(err)
+	}
+	answer := "three 8081 " + s.one[0]
+	if err := s.WaitReplies(t.Context(), s.FromPod(t, "one"), []string{answer, answer}, targets...); err != nil {
+		t.Error(err)
+	}
 }
 
 // partly waits until a node uses an object without the part that a text names.
