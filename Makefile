@@ -120,7 +120,7 @@ bench: build packages ## figures beside those of Debian's reference plugins and 
 bench-kernels: packages ## instructions per packet on Debian's kernels, counted by the emulator: ratios that no load changes
 	$(GO_RUN) ./test/kernels -bench $(KERNELS_FLAGS)
 
-# BENCH_FLAGS='-nodes 0' measures an empty cluster and 200 pods on a node, -h names all flags.
+# BENCH_FLAGS='-nodes 0' measures an empty cluster and 200 pods on a node, -strict fails when a budget is missed, -h names all flags.
 bench-kube: build image kube-binaries ## memory, CPU and start on a real Kubernetes with 5,000 nodes and 20,000 pods elsewhere; needs root
 	cd test/kube && $(GO_RUN) ./bench $(BENCH_FLAGS)
 

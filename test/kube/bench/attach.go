@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,32 +23,37 @@ import (
 // times holds the durations of calls of the same kind.
 type times []time.Duration
 
-func (t times) String() string {
-	return fmt.Sprintf("p50 %s, p99 %s, %d times", t.quantile(50), t.quantile(99), len(t))
-}
-
 // quantile returns 0 when there are no times.
 func (t times) quantile(percent int) time.Duration {
 	if len(t) == 0 {
 		return 0
 	}
 	sorted := slices.Sorted(slices.Values(t))
-	return sorted[min(len(sorted)-1, len(sorted)*percent/100)].Round(10 * time.Microsecond)
+	return sorted[min(len(sorted)-1, len(sorted)*percent/100)]
+}
+
+// value returns a quantile in milliseconds, and NaN when there are no times.
+func (t times) value(percent int) float64 {
+	if len(t) == 0 {
+		return math.NaN()
+	}
+	return inMilliseconds(t.quantile(percent))
+}
+
+func (t times) text(percent int) string {
+	if len(t) == 0 {
+		return "none"
+	}
+	return show(t.quantile(percent))
+}
+
+func (t times) both(percent, second int) string {
+	return fmt.Sprintf("%s (%s)", t.text(percent), t.text(second))
 }
 
 // attachments holds the durations of ADD, and of plugin runs that only print the supported versions. On a busy machine, the increase of the latter is not
 // caused by the agent.
 type attachments struct{ adds, starts times }
-
-func (a attachments) String() string {
-	return fmt.Sprintf("%s; a start of the plugin: %s", a.adds, a.starts)
-}
-
-// against returns the ratios of the medians to the medians of another measurement.
-func (a attachments) against(o attachments) (adds, starts float64) {
-	ratio := func(x, y times) float64 { return x.quantile(50).Seconds() / y.quantile(50).Seconds() }
-	return ratio(a.adds, o.adds), ratio(a.starts, o.starts)
-}
 
 // attached attaches pods sequentially, as a container runtime does, detaches each of them and returns the durations of ADD. Kubelet would also attach the
 // pods and is stopped meanwhile. If with is not nil, attached calls it before kubelet starts again.

@@ -31,19 +31,19 @@ func (s sizes) churn(ctx context.Context, m *measurement, empty attachments) (er
 		return nil
 	}
 	rate := float64(events.Load()-before) / time.Since(began).Seconds()
-	fmt.Printf("%-48s %10s %10s %10s %s\n", fmt.Sprintf("and %.0f pods a second that come or go", rate), "", "", "", used)
+	m.sheet.add(row{what: "pods elsewhere that come or go", shown: fmt.Sprintf("%.1f/s", rate), value: rate, unit: eventRate, budget: s.large(churnRateBudget)})
+	m.addUsage("the large cluster with churn", used, s.large(largeMemoryBudget), s.large(churnCPUBudget))
 	var obeyed latencies
-	adds, err := m.attached(ctx, s.adds, func() (err error) {
+	took, err := m.attached(ctx, s.adds, func() (err error) {
 		obeyed, err = m.verdicts(ctx, s.writes)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	fmt.Println("ADD:", adds)
-	add, start := adds.against(empty)
-	fmt.Printf("ADD, p50, against the empty cluster: %.2f; a start of the plugin: %.2f\n", add, start)
-	fmt.Println("a policy, from its write to the first packet with the new verdict:", obeyed.fromWrite)
-	fmt.Println("a policy, from the answer to its write to the first packet with the new verdict:", obeyed.fromAnswer)
+	m.sheet.addMedians("ADD with churn, against the empty cluster", took.adds, empty.adds, s.large(churnADDBudget))
+	m.sheet.addMedians("start of the plugin with churn, against the empty cluster", took.starts, empty.starts, unlimited)
+	m.sheet.addTails("policy written to verdict with churn", obeyed.fromWrite, s.large(verdictBudget))
+	m.sheet.addTails("and from the answer of the API server", obeyed.fromAnswer, unlimited)
 	return nil
 }

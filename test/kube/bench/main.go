@@ -1,6 +1,6 @@
 // Command bench measures the agent on a node of a real Kubernetes: idle, with 200 pods, and with the objects of 5,000 other nodes, written directly into the
 // API server, both without and with creation and deletion of pods there. It also measures the API server while 50 nodes watch those pods. Without other nodes
-// it ends after the 200 pods.
+// it ends after the 200 pods. At the end it prints the figures of the agent with their budgets.
 package main
 
 import (
@@ -18,25 +18,24 @@ import (
 )
 
 func main() {
-	s := sizes{cluster: clusterload.Cluster{LocalNamespace: namespace}}
-	flag.IntVar(&s.pods, "pods", 200, "pods on the node")
-	flag.IntVar(&s.cluster.Nodes, "nodes", 5000, "other nodes; 0 to end after the pods on the node")
-	flag.IntVar(&s.cluster.Pods, "remote-pods", 20000, "pods on other nodes")
-	flag.IntVar(&s.cluster.Identities, "identities", 40000, "identities")
-	flag.IntVar(&s.cluster.Policies, "policies", 3000, "network policies, of which one in thirty selects a pod on the node")
-	flag.IntVar(&s.cluster.Services, "services", 50000, "services with an endpoint each")
-	flag.IntVar(&s.events, "events", 100, "pods created or deleted on other nodes, per second of the churn")
+	s := fullSizes
+	flag.IntVar(&s.pods, "pods", s.pods, "pods on the node")
+	flag.IntVar(&s.cluster.Nodes, "nodes", s.cluster.Nodes, "other nodes; 0 to end after the pods on the node")
+	flag.IntVar(&s.cluster.Pods, "remote-pods", s.cluster.Pods, "pods on other nodes")
+	flag.IntVar(&s.cluster.Identities, "identities", s.cluster.Identities, "identities")
+	flag.IntVar(&s.cluster.Policies, "policies", s.cluster.Policies, "network policies, of which one in thirty selects a pod on the node")
+	flag.IntVar(&s.cluster.Services, "services", s.cluster.Services, "services with an endpoint each")
+	flag.IntVar(&s.events, "events", s.events, "pods created or deleted on other nodes, per second of the churn")
 	flag.IntVar(&s.adds, "adds", 50, "pods attached one after the other, for the time of ADD")
 	flag.IntVar(&s.writes, "writes", 100, "changes of a policy, for the time until packets get the new verdict")
 	flag.DurationVar(&s.rest, "rest", 60*time.Second, "duration of the measurement in each situation")
 	flag.DurationVar(&s.changes, "changes", 30*time.Second, "duration of the changes of pods while nodes follow them")
+	strict := flag.Bool("strict", false, "exit with code 2 when a budget is missed; other sizes than the defaults have no budgets")
 	flag.Parse()
 	os.Exit(kube.Contain(func() int {
-		if err := s.run(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			return 1
-		}
-		return 0
+		rows := &sheet{log: os.Stderr}
+		err := s.run(context.Background(), rows)
+		return rows.finish(os.Stdout, err, *strict)
 	}))
 }
 
@@ -49,7 +48,8 @@ type sizes struct {
 	rest, changes              time.Duration
 }
 
-func (s sizes) run(ctx context.Context) (err error) {
+// run adds a row for each figure of the agent. It prints those of the API server, which have no budgets.
+func (s sizes) run(ctx context.Context, rows *sheet) (err error) {
 	c, err := kube.New(ctx, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	if c != nil {
 		defer func() { err = errors.Join(err, c.Stop()) }()
@@ -67,20 +67,19 @@ func (s sizes) run(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	m := &measurement{cluster: c, node: c.Nodes[0], rest: s.rest}
-	fmt.Printf("%-48s %10s %10s %10s %10s %10s %10s\n", "situation", "to ready", "in sync", "published", "memory", "peak", "CPU")
-	if err := m.measure(ctx, "an empty cluster"); err != nil {
+	m := &measurement{cluster: c, node: c.Nodes[0], rest: s.rest, sheet: rows}
+	if err := m.measure(ctx, "an empty cluster", emptyReadyBudget, emptyMemoryBudget); err != nil {
 		return err
 	}
 	empty, err := m.attached(ctx, s.adds, nil)
 	if err != nil {
 		return err
 	}
-	fmt.Println("ADD:", empty)
+	rows.addTails("ADD in the empty cluster", empty.adds, unlimited)
 	if err := s.startPods(ctx, c); err != nil {
 		return err
 	}
-	if err := m.measure(ctx, fmt.Sprintf("%d pods on the node", s.pods)); err != nil {
+	if err := m.measure(ctx, fmt.Sprintf("%d pods on the node", s.pods), unlimited, s.crowded(crowdedMemoryBudget)); err != nil {
 		return err
 	}
 	if s.cluster.Nodes == 0 {
@@ -94,8 +93,9 @@ func (s sizes) run(ctx context.Context) (err error) {
 	if err := s.cluster.Write(ctx, c); err != nil {
 		return err
 	}
-	fmt.Printf("(the objects were written in %s, with the agent running)\n", time.Since(began).Round(time.Second))
-	if err := m.measure(ctx, fmt.Sprintf("and %d other nodes with %d pods, %d services", s.cluster.Nodes, s.cluster.Pods, s.cluster.Services)); err != nil {
+	fmt.Fprintf(os.Stderr, "wrote the objects of %d nodes, %d pods, %d identities, %d policies and %d services in %s, with the agent running\n", s.cluster.Nodes,
+		s.cluster.Pods, s.cluster.Identities, s.cluster.Policies, s.cluster.Services, time.Since(began).Round(time.Second))
+	if err := m.measure(ctx, "the large cluster", unlimited, s.large(largeMemoryBudget)); err != nil {
 		return err
 	}
 	if err := s.churn(ctx, m, empty); err != nil {
@@ -121,6 +121,6 @@ func (s sizes) startPods(ctx context.Context, c *kube.Cluster) error {
 		})
 	}
 	err := all.Wait()
-	fmt.Printf("(%d pods became Ready within %s)\n", s.pods, time.Since(began).Round(100*time.Millisecond))
+	fmt.Fprintf(os.Stderr, "%d pods became Ready within %s\n", s.pods, time.Since(began).Round(100*time.Millisecond))
 	return err
 }

@@ -20,9 +20,11 @@ type measurement struct {
 	node    *kube.Node
 	agent   *kube.Process
 	rest    time.Duration
+	sheet   *sheet
 }
 
-func (m *measurement) measure(ctx context.Context, situation string) (err error) {
+// measure starts the agent again and adds the rows of a situation. The budgets limit the time until pods can be attached, and the resident memory.
+func (m *measurement) measure(ctx context.Context, situation string, ready, memory limit) (err error) {
 	if m.agent != nil {
 		if err := m.agent.Stop(); err != nil {
 			return err
@@ -35,11 +37,11 @@ func (m *measurement) measure(ctx context.Context, situation string) (err error)
 	if err := m.node.WaitAgentReady(ctx); err != nil {
 		return err
 	}
-	ready := time.Since(began)
+	toReady := time.Since(began)
 	if err := m.cluster.WaitFor(ctx, "all tables to be synced", func() error { return m.synced(ctx) }); err != nil {
 		return err
 	}
-	synced := time.Since(began)
+	inSync := time.Since(began)
 	if err := m.node.WaitReady(ctx); err != nil {
 		return err
 	}
@@ -52,7 +54,10 @@ func (m *measurement) measure(ctx context.Context, situation string) (err error)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%-48s %10s %10s %10s %s\n", situation, ready.Round(time.Millisecond), synced.Round(time.Millisecond), published.Round(time.Millisecond), used)
+	m.sheet.addTime(situation+", to ready", toReady, ready)
+	m.sheet.addTime(situation+", in sync", inSync, unlimited)
+	m.sheet.addTime(situation+", published", published, unlimited)
+	m.addUsage(situation, used, memory, unlimited)
 	return nil
 }
 
@@ -62,8 +67,10 @@ type usage struct {
 	cpu          float64 // percent of one CPU
 }
 
-func (u usage) String() string {
-	return fmt.Sprintf("%7.1f MB %7.1f MB %8.2f %%", u.memory, u.peak, u.cpu)
+func (m *measurement) addUsage(situation string, used usage, memory, cpu limit) {
+	m.sheet.addMemory(situation+", resident memory", used.memory, memory)
+	m.sheet.addMemory(situation+", peak of that since the start", used.peak, unlimited)
+	m.sheet.addCPU(situation+", CPU", used.cpu, cpu)
 }
 
 // watch measures the agent for the duration rest.
