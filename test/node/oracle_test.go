@@ -225,7 +225,8 @@ func (o *oracle) putAs(n *oracleNode, uid types.UID) {
 }
 
 // kill kills the agent of a node once its copy of the objects on disk is newer than the last change of a node. An agent that starts with an older copy uses its
-// previous pod ranges, which may belong to another node by then, until the API server replies.
+// previous pod ranges, which may belong to another node by then, if the first list of the API server fails or takes 5 s (cells/node/nodecidr). Agents of
+// revisions without this wait use them at once.
 func (o *oracle) kill(t *testing.T, n *oracleNode) {
 	t.Helper()
 	eventually(t, func() error {
