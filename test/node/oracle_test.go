@@ -56,11 +56,7 @@ func TestPrivilegedChurn_FourNodesUnderTraffic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	modes := oneOf(t, oracleTunnel, oracleNative)
-	if soaks() {
-		modes = append(modes, oracleHybrid, oracleIPv6)
-	}
-	for _, mode := range modes {
+	for _, mode := range oneOf(t, oracleTunnel, oracleNative, oracleHybrid, oracleIPv6) {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			churnOfNodes(t, mode, other, func(n kubeNode, upgraded bool) {
