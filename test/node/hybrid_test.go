@@ -239,6 +239,13 @@ func TestPrivilegedHybrid_WithoutIPv4(t *testing.T) {
 	withoutIPv4(t, bothDirect, "--routing-mode=hybrid")
 }
 
+// A node does not treat pods of another node that it does not know yet as the entity world, although their packets arrive directly and carry no VNI. After the
+// restart of its agent the node sends through the tunnel until the direct path is tested.
+func TestPrivilegedHybrid_UnknownRemotePods(t *testing.T) {
+	t.Parallel()
+	unknownRemotePods(t, bothDirect, "--routing-mode=hybrid")
+}
+
 // A policy on one node selects pods of another node by their labels. The packets of these pods arrive directly.
 func TestPrivilegedHybrid_PoliciesBetweenNodes(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,14 @@ import "testing"
 // this node.
 func TestPrivilegedNative_UnknownRemotePods(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes")
+	unknownRemotePods(t, func(*testing.T, []kubeNode) {}, "--routing-mode=native", "--auto-direct-node-routes")
+}
+
+// unknownRemotePods starts two nodes, and tests the verdicts once areReady has waited until the nodes are ready.
+func unknownRemotePods(t *testing.T, areReady func(*testing.T, []kubeNode), args ...string) {
+	t.Helper()
+	all := startKubeCluster(t, 2, append(args, noProvisional)...)
+	areReady(t, all)
 	one, two := all[0], all[1]
 	p := newNodePair(t, two, one)
 	open := two.startPod(t, "open", map[string]string{"app": "open"})

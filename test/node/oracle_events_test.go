@@ -107,9 +107,17 @@ func (o *oracle) rejoin(t *testing.T, n *oracleNode) {
 	t.Helper()
 	o.putAs(n, types.UID(fmt.Sprintf("uid-%s-%d", n.Name(), o.number())))
 	o.start(t, n)
-	t.Logf("%v %s is ready", o.traffic.at(), n.Name())
+	t.Logf("%v %s is ready and runs %s", o.traffic.at(), n.Name(), n.agent())
 	o.populate(t, n)
 	t.Logf("%v %s has pods", o.traffic.at(), n.Name())
+}
+
+// agent describes the agent of a node for the log.
+func (n *oracleNode) agent() string {
+	if n.upgraded {
+		return "the other agent"
+	}
+	return "the agent of this revision"
 }
 
 // isReplaced ends a machine with all its state. Another machine with the same name and an empty disk replaces it, with the same addresses or others.

@@ -56,11 +56,7 @@ func TestPrivilegedChurn_FourNodesUnderTraffic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	modes := oneOf(t, oracleTunnel, oracleNative)
-	if soaks() {
-		modes = append(modes, oracleHybrid, oracleIPv6)
-	}
-	for _, mode := range modes {
+	for _, mode := range oneOf(t, oracleTunnel, oracleNative, oracleHybrid, oracleIPv6) {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			churnOfNodes(t, mode, other, func(n kubeNode, upgraded bool) {
@@ -225,7 +221,8 @@ func (o *oracle) putAs(n *oracleNode, uid types.UID) {
 }
 
 // kill kills the agent of a node once its copy of the objects on disk is newer than the last change of a node. An agent that starts with an older copy uses its
-// previous pod ranges, which may belong to another node by then, until the API server replies.
+// previous pod ranges, which may belong to another node by then, if the first list of the API server fails or takes 5 s (cells/node/nodecidr). Agents of
+// revisions without this wait use them at once.
 func (o *oracle) kill(t *testing.T, n *oracleNode) {
 	t.Helper()
 	eventually(t, func() error {

@@ -69,6 +69,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedHybrid_PoliciesBetweenNodes":                    "two nodes, four times what a policy allows and denies, with and without the agent",
 	"test/node TestPrivilegedHybrid_SourceCheckOfACloud":                     "two nodes; tests that fail, and the next one after 20 s, twice",
 	"test/node TestPrivilegedHybrid_StrictReversePath":                       "tests that fail, and the next one after 20 s",
+	"test/node TestPrivilegedHybrid_UnknownRemotePods":                       "two nodes, whose direct paths are tested first; four times what policies allow and deny, with and without the agent",
 	"test/node TestPrivilegedHybrid_UpgradeToStackBypass":                    "two nodes; compiles another datapath and agent",
 	"test/node TestPrivilegedKills_DoNotDisruptTraffic":                      "ten kinds of kills under traffic",
 	"test/node TestPrivilegedLegacyRouting_ForwardRulesApply/*":              "two nodes; pings that rules drop, and the time until they count as lost",
