@@ -180,9 +180,10 @@ func (p *pending[Obj]) lagging(now int64, txn statedb.ReadTxn) string {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	older := p.table.Revision(txn)+1 < p.clean // than the snapshot of another query, so that its pending rows may have been skipped
 	row, revision, found := p.waits(txn)
 	known := p.known(txn)
-	p.caughtUp = p.caughtUp || !found && known // the first step may be a second away
+	p.caughtUp = p.caughtUp || !found && known && !older // the first step may be a second away
 	if !found && p.first != "" && !known {
 		return fmt.Sprintf("the first rows of table %s", p.table.Name())
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // The agent of one node claims in its objects the addresses and pod ranges of the other nodes, and their pods. The other nodes keep their addresses, policies
-// keep their pods apart, and the pods with claimed addresses are neither the world nor masqueraded, and have a Service.
+// keep their pods apart, and the pods of claimed ranges are neither the world nor masqueraded, and have a Service.
 func TestPrivilegedNative_HostileNode(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes")

@@ -53,7 +53,7 @@ var expensive = map[string]string{
 	"test/kube/waggle TestPrivilegedPrepared/*":                              "each adds a node, and waits for its agent and pods",
 	"test/kube/waggle TestPrivilegedServers":                                 "starts a cluster with two API servers, in three situations",
 	"test/kube/waggle TestPrivilegedServers/*":                               "each waits until all clients have found another API server",
-	"test/node TestPrivilegedChurn_FourNodesUnderTraffic/*":                  "four nodes under traffic, each of which leaves, joins again, and gets another agent",
+	"test/node TestPrivilegedChurn_FourNodesUnderTraffic/*":                  "four nodes under traffic, each of which leaves, joins again, and gets another agent; hybrid also waits 7 s for new flows",
 	"test/node TestPrivilegedCrash_AgentAtEachCall/*":                        "an agent is killed at several calls, and started again after each",
 	"test/node TestPrivilegedCrash_AgentWhileItStarts":                       "an agent under ptrace, killed at points of its start",
 	"test/node TestPrivilegedDescriptors_ExhaustedAndFreed":                  "three ADDs without descriptors, each for up to 3 s",

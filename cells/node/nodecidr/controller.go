@@ -46,9 +46,13 @@ func newController(p params) *controller {
 	return c
 }
 
-// listTimeout is the time for which the first list of the API server is awaited although the copy on disk names a CIDR. Without an API server, the pods that
-// are added in this time wait for their addresses.
-const listTimeout = 5 * time.Second
+const (
+	// listTimeout is the time after the start for which the first list of the API server is awaited although the copy on disk names a CIDR. Pods that are added
+	// in this time wait for their addresses.
+	listTimeout = 5 * time.Second
+	// retryTimeout replaces listTimeout once an attempt to list has failed. Next attempts, the first one 0.2 s later, can succeed.
+	retryTimeout = time.Second
+)
 
 // settle is the debounce interval between a change of the inputs and a round.
 const settle = time.Millisecond
@@ -104,8 +108,12 @@ func (c *controller) read(r *loop.Round) input {
 		}
 	case in.addressesPending:
 		in.waitingFor = "the addresses of this node"
-	case source.Listing():
-		if left := listTimeout - time.Since(source.Since); left > 0 {
+	case source.Copied():
+		limit := listTimeout
+		if source.WaitingFor != sources.FirstList {
+			limit = retryTimeout
+		}
+		if left := limit - time.Since(source.Since); left > 0 {
 			in.listing, in.waitingFor = true, "the "+objects+" of the cluster: "+source.WaitingFor
 			r.Within(left)
 		}

@@ -19,17 +19,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// copied is a controller that started with the copy on disk, in which the Node has the CIDR 10.1.0.0/24.
+// copied is a controller that started with the copy on disk, in which the Node and the CiliumNode have the CIDR 10.1.0.0/24.
 type copied struct {
 	*controller
-	nodes   statedb.RWTable[*k8s.Node]
-	sources statedb.RWTable[sources.Source]
+	nodes       statedb.RWTable[*k8s.Node]
+	ciliumNodes statedb.RWTable[*cilium.Node]
+	sources     statedb.RWTable[sources.Source]
 }
 
-func startCopied(t *testing.T, flags func(*Config)) copied {
+func startCopied(t *testing.T, mode string, flags func(*Config)) copied {
 	t.Helper()
 	c, a := DefaultConfig, dualStack
-	a.IPAM, a.EnableIPv6 = agentconfig.IPAMKubernetes, false
+	a.IPAM, a.EnableIPv6 = mode, false
 	if flags != nil {
 		flags(&c)
 	}
@@ -44,8 +45,8 @@ func startCopied(t *testing.T, flags func(*Config)) copied {
 		t.Fatal(err)
 	}
 	n := copied{newController(params{DB: db, Table: table, Nodes: nodes, CiliumNodes: ciliumNodes, Sources: states, Addresses: addresses,
-		Settings: s, Agent: a}), nodes, states}
-	n.write(t, "10.1.0.0/24", sources.Source{State: sources.Snapshot, WaitingFor: sources.FirstList, Since: time.Now()})
+		Settings: s, Agent: a}), nodes, ciliumNodes, states}
+	n.write(t, "10.1.0.0/24", ofCopy(""))
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(func() { stop(); synctest.Wait() })
 	health, _ := cell.NewSimpleHealth()
@@ -53,17 +54,26 @@ func startCopied(t *testing.T, flags func(*Config)) copied {
 	return n
 }
 
-// write writes the Node and the state of its table in one transaction.
+// ofCopy is the state of a table with the rows of the copy on disk, which were read now. failure is the error of the last attempt to list.
+func ofCopy(failure string) sources.Source {
+	return sources.Source{Producer: sources.CopyOnDisk, State: sources.Snapshot, WaitingFor: sources.FirstList + failure, Since: time.Now()}
+}
+
+// write writes the Node, the CiliumNode and the state of their tables in one transaction.
 func (n copied) write(t *testing.T, cidr string, state sources.Source) {
 	t.Helper()
-	state.Table = n.nodes.Name()
-	txn := n.DB.WriteTxn(n.nodes, n.sources)
+	txn := n.DB.WriteTxn(n.nodes, n.ciliumNodes, n.sources)
+	defer txn.Commit()
 	_, _, err1 := n.nodes.Insert(txn, &k8s.Node{Name: n.Agent.NodeName, PodCIDRs: []string{cidr}})
-	_, _, err2 := n.sources.Insert(txn, state)
+	_, _, err2 := n.ciliumNodes.Insert(txn, &cilium.Node{Name: n.Agent.NodeName, PodCIDRs: []string{cidr}})
+	for _, state.Table = range []string{n.nodes.Name(), n.ciliumNodes.Name()} {
+		if _, _, err := n.sources.Insert(txn, state); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
-	txn.Commit()
 }
 
 // after checks the chosen CIDR after d. The zero prefix stands for none.
@@ -88,29 +98,34 @@ func (n copied) after(t *testing.T, d time.Duration, want string) {
 // have now.
 func TestCopy_CIDROfTheListIsChosen(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		n := startCopied(t, nil)
-		n.after(t, listTimeout-2*settle, "")
-		n.write(t, "10.2.0.0/24", sources.Source{State: sources.Synced})
-		n.after(t, settle, "10.2.0.0/24")
-		n.after(t, time.Hour, "10.2.0.0/24")
-	})
+	for _, mode := range []string{agentconfig.IPAMKubernetes, agentconfig.IPAMClusterPool} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				n := startCopied(t, mode, nil)
+				n.after(t, listTimeout-2*settle, "")
+				n.write(t, "10.2.0.0/24", sources.Source{State: sources.Synced})
+				n.after(t, settle, "10.2.0.0/24")
+				n.after(t, time.Hour, "10.2.0.0/24")
+			})
+		})
+	}
 }
 
-func TestCopy_IsUsedWhenTheListFails(t *testing.T) {
+func TestCopy_IsUsedAfterFailedAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := startCopied(t, nil)
-		n.after(t, 5*settle, "")
-		n.write(t, "10.1.0.0/24", sources.Source{State: sources.Snapshot, WaitingFor: sources.FirstList + ": connection refused", Since: time.Now()})
-		n.after(t, settle, "10.1.0.0/24")
+		n := startCopied(t, agentconfig.IPAMKubernetes, nil)
+		n.write(t, "10.1.0.0/24", ofCopy(": connection refused"))
+		n.after(t, retryTimeout-settle, "")
+		n.after(t, 2*settle, "10.1.0.0/24")
 	})
 }
 
 func TestCopy_IsUsedWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := startCopied(t, nil)
+		n := startCopied(t, agentconfig.IPAMKubernetes, nil)
 		n.after(t, listTimeout-settle, "")
 		n.after(t, 2*settle, "10.1.0.0/24")
 	})
@@ -119,7 +134,7 @@ func TestCopy_IsUsedWithoutAnAnswer(t *testing.T) {
 func TestCopy_FlagNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := startCopied(t, func(c *Config) { c.IPv4Range = "10.9.0.0/24" })
+		n := startCopied(t, agentconfig.IPAMKubernetes, func(c *Config) { c.IPv4Range = "10.9.0.0/24" })
 		time.Sleep(settle)
 		synctest.Wait()
 		if row, _, _ := n.Table.Get(n.DB.ReadTxn(), nodecidrs.Chosen("ipv4")); row.Prefix.String() != "10.9.0.0/24" {

@@ -19,8 +19,13 @@ import (
 type Row interface{ Key() string }
 
 // FromServer converts an object from an API server. It trims the object in place, so the caller must own it. nodeName is the name of this node. An
-// error of type [Partly] comes with a row, any other error without.
-func FromServer(object runtime.Object, nodeName string) (Row, error) {
+// error of type [Partly] comes with a row, any other error without. A panic rejects the object: an object of one tenant must not end the agents of all nodes.
+func FromServer(object runtime.Object, nodeName string) (row Row, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			row, err = nil, fmt.Errorf("this build of the agent cannot read the object, report it with the object: %v, at %s", fault, origin())
+		}
+	}()
 	meta, ok := object.(metav1.ObjectMetaAccessor)
 	if !ok {
 		return nil, fmt.Errorf("%T has no metadata", object)
@@ -79,18 +84,12 @@ func fromCilium(object runtime.Object, written uint64) (Row, error) {
 	return nil, NotForUs(fmt.Sprintf("objects of type %T are not read", object))
 }
 
-// checked converts an object with well-formed metadata. With an error other than [Partly] it returns no row. A panic rejects the object: an object of one
-// tenant must not end the agents of all nodes.
-func checked(meta *metav1.ObjectMeta, namespaced bool, name validation.ValidateNameFunc, read func() (Row, error)) (row Row, err error) {
+// checked converts an object with well-formed metadata. With an error other than [Partly] it returns no row.
+func checked(meta *metav1.ObjectMeta, namespaced bool, name validation.ValidateNameFunc, read func() (Row, error)) (Row, error) {
 	if err := Check(meta, namespaced, name); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if fault := recover(); fault != nil {
-			row, err = nil, fmt.Errorf("this build of the agent cannot read the object, report it with the object: %v", fault)
-		}
-	}()
-	row, err = read()
+	row, err := read()
 	if partly := Partly(""); err != nil && !errors.As(err, &partly) {
 		return nil, err
 	}

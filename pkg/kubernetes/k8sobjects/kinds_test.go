@@ -1,6 +1,7 @@
 package k8sobjects_test
 
 import (
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,20 @@ func TestFromServer_EndpointNamesItsNode(t *testing.T) {
 		}
 		if len(o.Labels) > 1 || len(o.Annotations) > 0 {
 			t.Errorf("%s: the object keeps labels %v and annotations %v", test.name, o.Labels, o.Annotations)
+		}
+	}
+}
+
+// A nil object stands for one that the conversion does not expect.
+func TestFromServer_PanicRejectsTheObject(t *testing.T) {
+	t.Parallel()
+	row, err := k8sobjects.FromServer((*ciliumv2.CiliumEndpoint)(nil), "one")
+	if row != nil || err == nil {
+		t.Fatalf("row %v, error %v", row, err)
+	}
+	for _, want := range []string{"cannot read the object", "nil pointer", "k8sobjects.FromServer:"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not contain %q", err, want)
 		}
 	}
 }

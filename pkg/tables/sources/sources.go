@@ -23,7 +23,7 @@ const (
 // Source is the producer of a table and its progress.
 type Source struct {
 	Table      string    `json:"table"`                // name of the table that is filled
-	Producer   string    `json:"producer"`             // "manifests", "reflectors" or "snapshot"
+	Producer   string    `json:"producer"`             // "manifests", "reflectors" or [CopyOnDisk]
 	State      State     `json:"state"`                // see the constants
 	Since      time.Time `json:"since"`                // when State was entered
 	WaitingFor string    `json:"waitingFor,omitempty"` // the missing condition; empty when Synced
@@ -34,8 +34,11 @@ type Source struct {
 // FirstList is the initial value of WaitingFor of a table of the API server. After a failure the error follows it.
 const FirstList = "the first list of the API server"
 
-// Listing reports whether the rows are those of the copy on disk, and the API server has not failed yet to list those that replace them.
-func (s Source) Listing() bool { return s.State == Snapshot && s.WaitingFor == FirstList }
+// CopyOnDisk is the producer of rows of the copy on disk.
+const CopyOnDisk = "snapshot"
+
+// Copied reports whether the rows are those of the copy on disk.
+func (s Source) Copied() bool { return s.State == Snapshot && s.Producer == CopyOnDisk }
 
 // Usable reports whether derived tables and ADD may rely on the rows.
 func (s Source) Usable() bool { return s.State == Snapshot || s.State == Synced }

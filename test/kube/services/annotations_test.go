@@ -77,6 +77,7 @@ func annotated(t *testing.T, s *stays) {
 
 	s.annotate(t, "annotated", `"service.cilium.io/type": "NodePort"`)
 	s.Unknown(t, s.A, cluster...)
+	s.Unknown(t, s.B, cluster...)
 	s.CheckReplies(t, s.FromOutside(t), "two", []string{s.A.IPv4, s.A.IPv6}, onA...)
 	s.annotate(t, "annotated", `"service.cilium.io/type": "ClusterIP"`)
 	s.Unknown(t, s.A, onA...)

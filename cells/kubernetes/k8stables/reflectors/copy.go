@@ -77,7 +77,7 @@ func (s *Source) fill(h snapshot.Header, rows map[string][]k8sobjects.Row) error
 				return err
 			}
 		}
-		if err := s.set.SetSource(txn, sources.Source{Table: name, Producer: "snapshot", State: sources.Snapshot,
+		if err := s.set.SetSource(txn, sources.Source{Table: name, Producer: sources.CopyOnDisk, State: sources.Snapshot,
 			WaitingFor: sources.FirstList, Copy: h.Written}); err != nil {
 			return err
 		}

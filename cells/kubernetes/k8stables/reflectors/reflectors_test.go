@@ -15,7 +15,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
-	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 func TestRun_FillsTablesAndFollows(t *testing.T) {
@@ -108,7 +107,7 @@ func TestFromSnapshot_WithTheServerDown(t *testing.T) {
 		server.Stop()
 
 		again := follow(t, server, Settings{Copy: copyOnDisk, SyncTimeout: time.Millisecond}, false)
-		eventually(t, "the copy is used", func() bool { return again.source("k8s-nodes").State == sources.Snapshot })
+		eventually(t, "the copy is used", func() bool { return again.source("k8s-nodes").Copied() })
 		if err := again.same(server, "one"); err != nil {
 			t.Error(err)
 		}
