@@ -15,10 +15,10 @@ const maxRead = 1 << 20
 type list struct {
 	// CNIVersion is the version for runtimes with libcni before 1.2, which do not support 1.1.0. Other runtimes use the highest of CNIVersions that
 	// they support.
-	CNIVersion  string   `json:"cniVersion"`
-	CNIVersions []string `json:"cniVersions"`
-	Name        string   `json:"name"`
-	Plugins     []any    `json:"plugins"`
+	CNIVersion  string            `json:"cniVersion"`
+	CNIVersions []string          `json:"cniVersions"`
+	Name        string            `json:"name"`
+	Plugins     []json.RawMessage `json:"plugins"`
 }
 
 // plugin is the list's entry of the agent's CNI plugin.
@@ -35,7 +35,7 @@ type portmap struct {
 	Capabilities map[string]bool `json:"capabilities"`
 }
 
-// contents returns the desired contents of the file.
+// contents returns the desired contents of the file, without plugins that other programs add to it.
 func contents(o options, stateDir, socketPath string) ([]byte, error) {
 	if o.ReadCNIConf != "" {
 		return readConf(o.ReadCNIConf)
@@ -47,11 +47,27 @@ func contents(o options, stateDir, socketPath string) ([]byte, error) {
 		CNIVersion:  "1.0.0",
 		CNIVersions: []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"},
 		Name:        "waggle",
-		Plugins:     []any{plugin{Type: "waggle-cni", SocketPath: socketPath, StateDir: stateDir, LogFile: o.CNILogFile}},
 	}
+	plugins := []any{plugin{Type: pluginType, SocketPath: socketPath, StateDir: stateDir, LogFile: o.CNILogFile}}
 	if o.CNIChainingMode == modePortmap {
-		l.Plugins = append(l.Plugins, portmap{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}})
+		plugins = append(plugins, newPortmap())
 	}
+	for _, p := range plugins {
+		entry, err := json.Marshal(p)
+		if err != nil {
+			return nil, err
+		}
+		l.Plugins = append(l.Plugins, entry)
+	}
+	return l.encode()
+}
+
+func newPortmap() portmap {
+	return portmap{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}}
+}
+
+// encode returns the contents of a file with the list.
+func (l list) encode() ([]byte, error) {
 	data, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return nil, err
