@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // pluginType is the type of the agent's plugin in configurations.
@@ -86,11 +88,11 @@ func describe(data []byte) string {
 	return "its plugins are " + join(types)
 }
 
-// join joins types, bounded.
+// join joins types or names of files. The text is bounded and printable.
 func join(types []string) string {
 	shown := slices.Clone(types[:min(len(types), maxNamed)])
 	for i, t := range shown {
-		shown[i] = fmt.Sprintf("%.*s", maxTypeLength, t)
+		shown[i] = printable.Short(t, maxTypeLength)
 	}
 	text := strings.Join(shown, ", ")
 	if more := len(types) - len(shown); more > 0 {

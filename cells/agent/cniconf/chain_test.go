@@ -56,7 +56,7 @@ func TestMerge_KeepsPluginsOfOtherPrograms(t *testing.T) {
 	}
 }
 
-func TestDescribe_IsBounded(t *testing.T) {
+func TestDescribe_IsBoundedAndPrintable(t *testing.T) {
 	t.Parallel()
 	long := `{"type":"` + strings.Repeat("x", 1000) + `"}`
 	if got := describe([]byte(listOf(strings.Repeat(long+",", 99) + long))); len(got) > 300 || !strings.HasSuffix(got, " and 95 more") {
@@ -64,6 +64,9 @@ func TestDescribe_IsBounded(t *testing.T) {
 	}
 	if got := describe([]byte(listOf(`{"type":"a"},{"type":"b"}`))); got != "its plugins are a, b" {
 		t.Error(got)
+	}
+	if got := describe([]byte(listOf(`{"type":"a\u001b[2J\n"}`))); got != `its plugins are a\x1b[2J\n` {
+		t.Errorf("not printable: %q", got)
 	}
 	if got := describe([]byte(`{"type":"a"}`)); got != "it is not a CNI configuration list" {
 		t.Error(got)
