@@ -1,6 +1,7 @@
 package cniconf
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -91,6 +92,32 @@ func TestEnsure_LeavesAnEqualFileAndReplacesALeftover(t *testing.T) {
 	}
 	if isConf(path + temporary) {
 		t.Error("runtimes would read the file while it is written")
+	}
+}
+
+// A pipe must not block the agent, and the target of a link is the file of another program.
+func TestEnsure_PipeOrLink_BecomesAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path, target := filepath.Join(dir, "05.conflist"), filepath.Join(dir, "target")
+	if err := os.WriteFile(target, []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, place := range map[string]func() error{
+		"pipe":          func() error { return syscall.Mkfifo(path, 0o600) },
+		"link":          func() error { return os.Symlink(target, path) },
+		"dangling link": func() error { return os.Symlink(target+"-missing", path) },
+	} {
+		if err := errors.Join(os.RemoveAll(path), place()); err != nil {
+			t.Fatal(err)
+		}
+		ensure(t, path, "own")
+		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+			t.Errorf("%s: it is not replaced by a file: %v", name, err)
+		}
+	}
+	if got, err := os.ReadFile(target); err != nil || string(got) != "other" {
+		t.Errorf("the target of the link is %q, %v", got, err)
 	}
 }
 

@@ -1,11 +1,13 @@
 package cniconf
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // maxRead is the maximum size of a file that the agent reads, in bytes.
@@ -87,12 +89,16 @@ func readConf(path string) ([]byte, error) {
 	return data, nil
 }
 
+// readFile returns the contents of a regular file.
 func readFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // the open of a pipe would wait for a writer
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, fmt.Errorf("%s: is not a regular file", path))
+	}
 	data, err := io.ReadAll(io.LimitReader(file, maxRead+1))
 	if err == nil && len(data) > maxRead {
 		err = fmt.Errorf("%s: has more than %d bytes", path, maxRead)

@@ -48,16 +48,23 @@ func replace(path string, contents []byte) (err error) {
 		err = errors.Join(err, os.RemoveAll(workshop))
 	}()
 	written := filepath.Join(workshop, filepath.Base(path))
-	if err := os.WriteFile(written, contents, fileMode); err != nil {
-		return err
-	}
-	if err := os.Chmod(written, fileMode); err != nil { // the umask may have changed the mode
+	if err := create(written, contents); err != nil {
 		return err
 	}
 	if err := os.Rename(written, appears); err != nil {
 		return err
 	}
 	return os.Rename(appears, path)
+}
+
+// create creates a file and syncs it to disk, because a crash of the machine must not lose plugins of other programs.
+func create(path string, contents []byte) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(contents)
+	return errors.Join(err, file.Chmod(fileMode), file.Sync(), file.Close()) // the umask may have changed the mode
 }
 
 // listPreceding returns the configurations whose names sort before the file. Runtimes use the first configuration, or none if they cannot read that one,
@@ -81,9 +88,6 @@ func listPreceding(path string) (names, delegating []string, err error) {
 
 // isMultus reports whether a file is a configuration of multus, or a list that starts with multus.
 func isMultus(path string) bool {
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return false // the open of a pipe blocks
-	}
 	data, err := readFile(path)
 	if err != nil {
 		return false
