@@ -27,6 +27,8 @@ import (
 const (
 	// settle is the debounce interval of events in the directory, including events of the agent's own writes.
 	settle = 50 * time.Millisecond
+	// settleMax is the maximum time by which continuous events extend a wait.
+	settleMax = time.Second
 	// verify is the interval of checks without an event, in case an event was lost.
 	verify = time.Minute
 	// retryMin and retryMax bound the wait after a failure.
@@ -240,10 +242,11 @@ func (c *controller) report(state cniconfig.State, message string) error {
 	return nil
 }
 
-// waitForChange waits for an event of a configuration, or for at most d. It returns false when ctx ends.
+// waitForChange waits for an event of a configuration, or for at most d, and settleMax longer while events arrive. It returns false when ctx ends.
 func waitForChange(ctx context.Context, w watch, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	end := time.Now().Add(d + settleMax)
 	for {
 		select {
 		case <-ctx.Done():
@@ -257,7 +260,7 @@ func waitForChange(ctx context.Context, w watch, d time.Duration) bool {
 				continue // a write of the agent, which must not shorten the wait after a failure
 			}
 			if isConf(event.Name) || event.Has(fsnotify.Remove|fsnotify.Rename) {
-				timer.Reset(settle)
+				timer.Reset(min(settle, time.Until(end)))
 			}
 		}
 	}

@@ -217,3 +217,19 @@ func TestMaintain_ChainedPlugin_IsNotWrittenAgain(t *testing.T) {
 		}
 	})
 }
+
+// A program that changes files in the directory continuously must not prevent the checks, without which the watchdog reports the loop as stalled.
+func TestMaintain_ContinuousEvents_FileIsRestored(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		own := w.read(t)
+		w.change(t, `{"name":"other","plugins":[{"type":"bridge"}]}`)
+		for start := time.Now(); time.Since(start) < verify+2*settleMax; time.Sleep(settle / 2) {
+			w.events <- fsnotify.Event{Name: w.path + ".json", Op: fsnotify.Write}
+		}
+		if w.read(t) != own {
+			t.Error("the file is not restored")
+		}
+	})
+}
