@@ -23,7 +23,7 @@ func TestPrivilegedCleanup_PodLinksRemain_KeepsGuards(t *testing.T) {
 			LibDir: filepath.Join(dir, "lib"), CNIConf: filepath.Join(dir, "05-waggle.conflist")})
 		if err == nil {
 			defer m.Close()
-			err = errors.Join(os.WriteFile(m.paths.CNIConf, []byte(`{"plugins":[{"type":"waggle-cni"}]}`), 0o600),
+			err = errors.Join(os.WriteFile(m.paths.CNIConf, []byte(`{"plugins":[{"type":"waggle-cni"},{"type":"istio-cni"}]}`), 0o600),
 				nftguard.Install(nftguard.Rule{Groups: []uint32{podlink.Group}}))
 		}
 		if err != nil {

@@ -183,10 +183,14 @@ func (a *api) cniFile(txn statedb.ReadTxn) models.Status {
 	for row := range a.CNIConfig.All(txn) {
 		switch row.State {
 		case cniconfig.Written:
-			return models.Status{State: models.StatusStateOk, Msg: "written to " + row.Path}
+			msg := "written to " + row.Path
+			if row.Message != "" {
+				msg += "; " + row.Message
+			}
+			return models.Status{State: models.StatusStateOk, Msg: msg}
 		case cniconfig.Waiting:
 			return models.Status{State: models.StatusStateWarning, Msg: "not written yet, waiting for " + row.Message}
-		case cniconfig.Shadowed:
+		case cniconfig.Shadowed, cniconfig.Conflict:
 			return models.Status{State: models.StatusStateWarning, Msg: row.Message}
 		}
 		return models.Status{State: models.StatusStateFailure, Msg: row.Message}

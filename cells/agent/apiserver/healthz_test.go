@@ -19,6 +19,8 @@ func TestHealthz_ReportsCNIFileState(t *testing.T) {
 		`"cni-file":{"msg":"not written yet, waiting for the node","state":"Warning"}`:  {State: cniconfig.Waiting, Message: "the node"},
 		`"cni-file":{"msg":"no space left","state":"Failure"}`:                          {State: cniconfig.Failed, Message: "no space left"},
 		`"cni-file":{"msg":"00.conf comes first","state":"Warning"}`:                    {State: cniconfig.Shadowed, Message: "00.conf comes first"},
+		`"cni-file":{"msg":"another program","state":"Warning"}`:                        {State: cniconfig.Conflict, Message: "another program"},
+		`"cni-file":{"msg":"written to /x/w.conflist; with istio-cni","state":"Ok"}`:    {State: cniconfig.Written, Message: "with istio-cni"},
 	} {
 		f := newFixture(t)
 		if row != nil {

@@ -1,9 +1,12 @@
 package cniconf
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -54,18 +57,26 @@ func TestContents_AreReadByLibcni(t *testing.T) {
 	}
 }
 
+// ensure writes a file with given contents as an agent does that has just started.
+func ensure(t *testing.T, path, contents string) {
+	t.Helper()
+	c := &controller{params{Log: slog.New(slog.DiscardHandler), Options: options{Config{ReadCNIConf: "/given"}}}}
+	if _, err := c.ensure(path, []byte(contents), &restorations{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestEnsure_LeavesAnEqualFileAndReplacesALeftover(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a", "05.conflist")
-	if written, err := ensure(path, []byte("one")); err != nil || !written {
-		t.Fatalf("first write: %v, %v", written, err)
-	}
+	ensure(t, path, "one")
 	before, _ := os.Stat(path)
 	if before.Mode().Perm() != 0o644 {
 		t.Errorf("mode %v", before.Mode())
 	}
-	if written, err := ensure(path, []byte("one")); err != nil || written {
-		t.Errorf("an equal file was written again: %v, %v", written, err)
+	ensure(t, path, "one")
+	if again, err := os.Stat(path); err != nil || !os.SameFile(before, again) {
+		t.Errorf("an equal file was written again: %v", err)
 	}
 	if err := os.WriteFile(path+temporary, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
@@ -73,9 +84,7 @@ func TestEnsure_LeavesAnEqualFileAndReplacesALeftover(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(filepath.Dir(path), temporary, "left"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if written, err := ensure(path, []byte("two")); err != nil || !written {
-		t.Errorf("change: %v, %v", written, err)
-	}
+	ensure(t, path, "two")
 	got, _ := os.ReadFile(path)
 	after, _ := os.Stat(path)
 	if string(got) != "two" || after.Mode().Perm() != 0o644 || os.SameFile(before, after) {
@@ -83,6 +92,32 @@ func TestEnsure_LeavesAnEqualFileAndReplacesALeftover(t *testing.T) {
 	}
 	if isConf(path + temporary) {
 		t.Error("runtimes would read the file while it is written")
+	}
+}
+
+// A pipe must not block the agent, and the target of a link is the file of another program.
+func TestEnsure_PipeOrLink_BecomesAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path, target := filepath.Join(dir, "05.conflist"), filepath.Join(dir, "target")
+	if err := os.WriteFile(target, []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, place := range map[string]func() error{
+		"pipe":          func() error { return syscall.Mkfifo(path, 0o600) },
+		"link":          func() error { return os.Symlink(target, path) },
+		"dangling link": func() error { return os.Symlink(target+"-missing", path) },
+	} {
+		if err := errors.Join(os.RemoveAll(path), place()); err != nil {
+			t.Fatal(err)
+		}
+		ensure(t, path, "own")
+		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+			t.Errorf("%s: it is not replaced by a file: %v", name, err)
+		}
+	}
+	if got, err := os.ReadFile(target); err != nil || string(got) != "other" {
+		t.Errorf("the target of the link is %q, %v", got, err)
 	}
 }
 
@@ -103,6 +138,35 @@ func TestRenameOthers_OnlyConfigurations(t *testing.T) {
 	}
 }
 
+func TestIsMultus_RecognisesTheFirstType(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for text, want := range map[string]bool{
+		`{"name": "m", "type": "multus"}`:                                    true,
+		`{"name": "m", "type": "multus-shim"}`:                               true,
+		`{"name": "m", "plugins": [{"type": "multus"}, {"type": "tuning"}]}`: true,
+		`{"name": "m", "plugins": [{"type": "other"}, {"type": "multus"}]}`:  false,
+		`{"name": "multus", "type": "other"}`:                                false,
+		`{"type": "multus"`:                                                  false,
+		``:                                                                   false,
+	} {
+		path := filepath.Join(dir, "00.conf")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := isMultus(path); got != want {
+			t.Errorf("%s: %t, want %t", text, got, want)
+		}
+	}
+	pipe := filepath.Join(dir, "01.conf")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if isMultus(pipe) || isMultus(dir) {
+		t.Error("a pipe or a directory is no configuration")
+	}
+}
+
 // containerd reads the directory again at each event except "created" and "attributes", and keeps the result of its last reading.
 func TestEnsure_FileCompleteAtEachRuntimeEvent(t *testing.T) {
 	t.Parallel()
@@ -117,9 +181,7 @@ func TestEnsure_FileCompleteAtEachRuntimeEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, contents := range []string{"first", "replaced"} {
-		if _, err := ensure(path, []byte(contents)); err != nil {
-			t.Fatal(err)
-		}
+		ensure(t, path, contents)
 		end := filepath.Join(dir, "end-"+contents)
 		if err := os.WriteFile(end, nil, 0o600); err != nil {
 			t.Fatal(err)

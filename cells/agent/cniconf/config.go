@@ -36,7 +36,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("write-cni-conf-when-ready", c.WriteCNIConfWhenReady,
 		"File to write the CNI configuration list to once pods can be attached, e.g. /etc/cni/net.d/05-waggle.conflist; empty for none")
 	flags.String("read-cni-conf", c.ReadCNIConf, "File whose contents are written instead of the agent's own CNI configuration list")
-	flags.Bool("cni-exclusive", c.CNIExclusive, "Rename other CNI configurations in the same directory to end in .waggle_bak")
+	flags.Bool("cni-exclusive", c.CNIExclusive, "Rename other CNI configurations in the same directory, except those of multus, to end in .waggle_bak")
 	flags.String("cni-log-file", c.CNILogFile, "File that the CNI plugin logs to; empty for none")
 	flags.String("cni-chaining-mode", c.CNIChainingMode, "Plugins after waggle-cni in the list: none or portmap")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,8 @@ import (
 const (
 	// settle is the debounce interval of events in the directory, including events of the agent's own writes.
 	settle = 50 * time.Millisecond
+	// settleMax is the maximum time by which continuous events extend a wait.
+	settleMax = time.Second
 	// verify is the interval of checks without an event, in case an event was lost.
 	verify = time.Minute
 	// retryMin and retryMax bound the wait after a failure.
@@ -78,20 +81,38 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// keep writes the file, and restores it after a change.
+// watch is a watch of directories.
+type watch struct {
+	add    func(dir string) error
+	events <-chan fsnotify.Event
+	errors <-chan error
+}
+
+// keep watches the directory and maintains the file.
 func (c *controller) keep(ctx context.Context, health cell.Health) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch the directory of the CNI configuration: %w", err)
 	}
 	defer notify.Close(watcher)
-	wait := retryMin
+	return c.maintain(ctx, health, watch{watcher.Add, watcher.Events, watcher.Errors})
+}
+
+// maintain writes the file, and restores it after a change.
+func (c *controller) maintain(ctx context.Context, health cell.Health, w watch) error {
+	wait, restored := retryMin, &restorations{}
 	for {
 		watchdog.Busy(ctx)
 		next := verify
-		state, err := c.once(watcher)
-		if err := c.publish(health, state, err); err != nil {
-			return err
+		state, note, err := c.once(w, restored)
+		left, pending := restored.pending(time.Now())
+		if pending {
+			next = min(next, left)
+		}
+		if !pending || state != cniconfig.Written { // otherwise the restoration follows within milliseconds
+			if err := c.publish(health, state, note, err); err != nil {
+				return err
+			}
 		}
 		if state == cniconfig.Failed {
 			next, wait = wait, min(2*wait, retryMax)
@@ -99,52 +120,108 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 			wait = retryMin
 		}
 		watchdog.IdleFor(ctx, next)
-		if !waitForChange(ctx, watcher, next) {
+		if !waitForChange(ctx, w, next) {
 			return nil
 		}
 	}
 }
 
 // once writes the file, renames other configurations with --cni-exclusive, and watches the directory. It adds the watch before reading, so that it
-// misses no change.
-func (c *controller) once(watcher *fsnotify.Watcher) (cniconfig.State, error) {
+// misses no change. note describes what other programs add to a file in effect.
+func (c *controller) once(w watch, restored *restorations) (state cniconfig.State, note string, err error) {
 	path := c.Options.WriteCNIConfWhenReady
 	wanted, err := contents(c.Options, c.Agent.StateDir, c.socketPath())
 	if err != nil {
-		return cniconfig.Failed, err
+		return cniconfig.Failed, "", err
 	}
-	_ = watcher.Add(filepath.Dir(path)) // fails if the first write has not created the directory yet
-	written, err := ensure(path, wanted)
-	if written {
-		c.Log.Info("Wrote the CNI configuration", "path", path)
-	}
+	_ = w.add(filepath.Dir(path)) // fails if the first write has not created the directory yet
+	added, err := c.ensure(path, wanted, restored)
 	if err == nil && c.Options.CNIExclusive {
 		var renamed []string
 		if renamed, err = renameOthers(path); len(renamed) > 0 {
 			c.Log.Info("Renamed other CNI configurations", "names", renamed, "suffix", backup)
 		}
 	}
-	if err := errors.Join(err, watcher.Add(filepath.Dir(path))); err != nil {
-		return cniconfig.Failed, err
+	if err := errors.Join(err, w.add(filepath.Dir(path))); err != nil {
+		return cniconfig.Failed, "", err
 	}
-	switch before, err := listPreceding(path); {
+	before, delegating, err := listPreceding(path)
+	switch {
 	case err != nil:
-		return cniconfig.Failed, err
+		return cniconfig.Failed, "", err
 	case len(before) > 0:
-		return cniconfig.Shadowed, fmt.Errorf("runtimes use %s, which sorts before %s by name, so this agent does not attach new pods: "+
+		return cniconfig.Shadowed, "", fmt.Errorf("runtimes use %s, which sorts before %s by name, so this agent does not attach new pods: "+
 			"remove it, or set --cni-exclusive", strings.Join(before, ", "), path)
 	}
-	return cniconfig.Written, nil
+	if err := restored.conflict(c.Options); err != nil {
+		return cniconfig.Conflict, "", err
+	}
+	return cniconfig.Written, noteOf(added, delegating), nil
+}
+
+// ensure writes the file unless it has the wanted contents, with plugins that other programs added, or a restoration must wait. It returns the types of
+// these plugins.
+func (c *controller) ensure(path string, wanted []byte, restored *restorations) (added []string, err error) {
+	desired, found := wanted, "the file is missing"
+	present, readErr := readFile(path)
+	switch {
+	case readErr == nil:
+		found = describe(present)
+		if c.Options.ReadCNIConf == "" { // the administrator's list is complete
+			if desired, added, err = merge(present, wanted); err != nil {
+				return nil, err
+			}
+		}
+		if sameJSON(present, desired) {
+			restored.ok(wanted, time.Now())
+			return added, nil
+		}
+	case !errors.Is(readErr, fs.ErrNotExist):
+		found = readErr.Error()
+	}
+	if restored.changed(wanted, found, time.Now()) > 0 {
+		return added, nil
+	}
+	if err := write(path, desired); err != nil {
+		return nil, err
+	}
+	repaired := restored.restores(wanted)
+	restored.written(wanted, time.Now())
+	switch {
+	case !repaired:
+		c.Log.Info("Wrote the CNI configuration", "path", path)
+	case restored.count < conflictThreshold:
+		c.Log.Info("Restored the CNI configuration after a change by another program", "path", path, "found", found)
+	case restored.count == conflictThreshold: // later ones change only the row and health
+		c.Log.Warn("Another program keeps changing the CNI configuration", "path", path, "found", found)
+	}
+	return added, nil
+}
+
+// noteOf describes the plugins that other programs added, and the configurations that sort first and delegate to the file; "" without any.
+func noteOf(added, delegating []string) string {
+	var notes []string
+	if len(added) > 0 {
+		notes = append(notes, "other programs added the plugins "+join(added))
+	}
+	if len(delegating) > 0 {
+		notes = append(notes, "multus comes first ("+join(delegating)+") and must delegate to this file")
+	}
+	return strings.Join(notes, "; ")
 }
 
 // publish publishes the state of the file as health and in the table.
-func (c *controller) publish(health cell.Health, state cniconfig.State, err error) error {
-	if err == nil {
+func (c *controller) publish(health cell.Health, state cniconfig.State, note string, err error) error {
+	switch {
+	case err == nil && note != "":
+		health.OK("the CNI configuration is written: " + note)
+	case err == nil:
 		health.OK("the CNI configuration is written")
-		return c.report(state, "")
+	default:
+		health.Degraded("the CNI configuration is not in effect", err)
+		note = err.Error()
 	}
-	health.Degraded("the CNI configuration is not in effect", err)
-	return c.report(state, err.Error())
+	return c.report(state, note)
 }
 
 // socketPath returns the value of --socket-path, which belongs to the API's cell; empty means the default path.
@@ -165,24 +242,25 @@ func (c *controller) report(state cniconfig.State, message string) error {
 	return nil
 }
 
-// waitForChange waits for an event of a configuration, or for at most d. It returns false when ctx ends.
-func waitForChange(ctx context.Context, watcher *fsnotify.Watcher, d time.Duration) bool {
+// waitForChange waits for an event of a configuration, or for at most d, and settleMax longer while events arrive. It returns false when ctx ends.
+func waitForChange(ctx context.Context, w watch, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	end := time.Now().Add(d + settleMax)
 	for {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-timer.C:
 			return true
-		case <-watcher.Errors: // such as a lost event: check now
+		case <-w.errors: // such as a lost event: check now
 			return true
-		case event := <-watcher.Events:
+		case event := <-w.events:
 			if strings.HasSuffix(event.Name, temporary) {
 				continue // a write of the agent, which must not shorten the wait after a failure
 			}
 			if isConf(event.Name) || event.Has(fsnotify.Remove|fsnotify.Rename) {
-				timer.Reset(settle)
+				timer.Reset(min(settle, time.Until(end)))
 			}
 		}
 	}

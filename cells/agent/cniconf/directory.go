@@ -1,7 +1,7 @@
 package cniconf
 
 import (
-	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,19 +18,15 @@ const (
 	temporary = cniconfig.TemporarySuffix
 )
 
-// ensure writes the contents unless the file has them, and reports whether it wrote. The write is atomic.
-func ensure(path string, contents []byte) (written bool, err error) {
-	have, err := readFile(path)
-	if err == nil && bytes.Equal(have, contents) {
-		return false, nil
-	}
+// write writes the file and creates its directory. The write is atomic.
+func write(path string, contents []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return false, fmt.Errorf("create the directory of the CNI configuration: %w", err)
+		return fmt.Errorf("create the directory of the CNI configuration: %w", err)
 	}
 	if err := replace(path, contents); err != nil {
-		return false, fmt.Errorf("write the CNI configuration: %w", err)
+		return fmt.Errorf("write the CNI configuration: %w", err)
 	}
-	return true, nil
+	return nil
 }
 
 // replace writes a file atomically, also for programs that watch the directory. containerd reads all configurations again when a file in the
@@ -52,10 +48,7 @@ func replace(path string, contents []byte) (err error) {
 		err = errors.Join(err, os.RemoveAll(workshop))
 	}()
 	written := filepath.Join(workshop, filepath.Base(path))
-	if err := os.WriteFile(written, contents, fileMode); err != nil {
-		return err
-	}
-	if err := os.Chmod(written, fileMode); err != nil { // the umask may have changed the mode
+	if err := create(written, contents); err != nil {
 		return err
 	}
 	if err := os.Rename(written, appears); err != nil {
@@ -64,22 +57,50 @@ func replace(path string, contents []byte) (err error) {
 	return os.Rename(appears, path)
 }
 
-// listPreceding returns the configurations whose names sort before the file. Runtimes use the first configuration, or none if they cannot read that one,
-// and do not call the agent's plugin then.
-func listPreceding(path string) (names []string, err error) {
-	entries, err := os.ReadDir(filepath.Dir(path)) // same order as in runtimes
+// create creates a file and syncs it to disk, because a crash of the machine must not lose plugins of other programs.
+func create(path string, contents []byte) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
 	if err != nil {
-		return nil, fmt.Errorf("list the CNI configurations: %w", err)
+		return err
 	}
-	for _, e := range entries {
-		if e.Name() < filepath.Base(path) && !e.IsDir() && isConf(e.Name()) {
-			names = append(names, e.Name())
-		}
-	}
-	return names, nil
+	_, err = file.Write(contents)
+	return errors.Join(err, file.Chmod(fileMode), file.Sync(), file.Close()) // the umask may have changed the mode
 }
 
-// renameOthers renames all other configurations in the directory of path, so that runtimes do not use them.
+// listPreceding returns the configurations whose names sort before the file. Runtimes use the first configuration, or none if they cannot read that one,
+// and do not call the agent's plugin then. Configurations of multus are delegating: multus calls the agent's plugin.
+func listPreceding(path string) (names, delegating []string, err error) {
+	entries, err := os.ReadDir(filepath.Dir(path)) // same order as in runtimes
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the CNI configurations: %w", err)
+	}
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case name >= filepath.Base(path) || e.IsDir() || !isConf(name):
+		case isMultus(filepath.Join(filepath.Dir(path), name)):
+			delegating = append(delegating, name)
+		default:
+			names = append(names, name)
+		}
+	}
+	return names, delegating, nil
+}
+
+// isMultus reports whether a file is a configuration of multus, or a list that starts with multus.
+func isMultus(path string) bool {
+	data, err := readFile(path)
+	if err != nil {
+		return false
+	}
+	kind := typeOf(data)
+	var l presentList
+	if json.Unmarshal(data, &l) == nil && len(l.Plugins) > 0 {
+		kind = typeOf(l.Plugins[0])
+	}
+	return kind == "multus" || kind == "multus-shim"
+}
+
+// renameOthers renames other configurations in the directory of path, so that runtimes do not use them. Configurations of multus stay.
 func renameOthers(path string) (renamed []string, err error) {
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
@@ -93,6 +114,9 @@ func renameOthers(path string) (renamed []string, err error) {
 			continue
 		}
 		from := filepath.Join(dir, name)
+		if isMultus(from) {
+			continue
+		}
 		switch err := os.Rename(from, from+backup); {
 		case err == nil:
 			renamed = append(renamed, name)

@@ -16,6 +16,8 @@ const (
 	Failed  State = "failed"  // the write failed and is repeated
 	// Shadowed means that the file is written without effect: runtimes use the first configuration by name, and another one sorts before it.
 	Shadowed State = "shadowed"
+	// Conflict means that another program keeps changing the file. The agent restores the file with increasing delays.
+	Conflict State = "conflict"
 )
 
 // Suffixes of the names of other files that the agent creates in the directory. Runtimes read neither.
@@ -28,7 +30,7 @@ const (
 type Config struct {
 	Path    string `json:"path"`
 	State   State  `json:"state"`
-	Message string `json:"message,omitempty"` // the missing condition, the file that sorts before this one, or the error
+	Message string `json:"message,omitempty"` // the missing condition, the file that sorts before this one, additions of other programs, or the error
 }
 
 // TableHeader implements statedb.TableWritable.
