@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,6 +45,19 @@ func load(t *testing.T, dir string, args, environ []string) *Reader {
 	return eff.Reader
 }
 
+// with returns the files with one that is added or has another content.
+func with(files map[string]string, key, content string) map[string]string {
+	files = maps.Clone(files)
+	files[key] = content
+	return files
+}
+
+func without(files map[string]string, key string) map[string]string {
+	files = maps.Clone(files)
+	delete(files, key)
+	return files
+}
+
 // texts returns one line for each option.
 func texts(options []Option) (out []string) {
 	for _, o := range options {
@@ -55,20 +69,6 @@ func texts(options []Option) (out []string) {
 func TestReader_FollowsTheDirectory(t *testing.T) {
 	t.Parallel()
 	start := map[string]string{"device-mtu": "9000\n", "node-name": "bee", "exclude-devices": "lo,eth9", "ipam-quarantine": "60s", "tunnel": "vxlan"}
-	with := func(key, value string) map[string]string {
-		files := map[string]string{key: value}
-		for k, v := range start {
-			if k != key {
-				files[k] = v
-			}
-		}
-		return files
-	}
-	without := func(key string) map[string]string {
-		files := with(key, "")
-		delete(files, key)
-		return files
-	}
 	for name, c := range map[string]struct {
 		args, environ []string
 		files         map[string]string
@@ -76,26 +76,26 @@ func TestReader_FollowsTheDirectory(t *testing.T) {
 		rejected      string
 	}{
 		"same":                             {nil, nil, start, nil, ""},
-		"same values in another form":      {nil, nil, with("ipam-quarantine", "1m\n"), nil, ""},
-		"another value":                    {nil, nil, with("device-mtu", "1400"), []string{"device-mtu=1400 directory device-mtu"}, ""},
-		"another list":                     {nil, nil, with("exclude-devices", "lo"), []string{"exclude-devices=[lo] directory exclude-devices"}, ""},
-		"a new key":                        {nil, nil, with("enable-ipv4", "false"), []string{"enable-ipv4=false directory enable-ipv4"}, ""},
-		"a new key with the default":       {nil, nil, with("enable-ipv4", "true"), nil, ""},
-		"a removed key":                    {nil, nil, without("device-mtu"), []string{"device-mtu=1500 default ."}, ""},
-		"an empty number is not set":       {nil, nil, with("device-mtu", ""), []string{"device-mtu=1500 default ."}, ""},
-		"an empty text":                    {nil, nil, with("node-name", ""), []string{"node-name= directory node-name"}, ""},
-		"an old key":                       {nil, nil, with("tunnel", "disabled"), []string{"routing-mode=native directory tunnel"}, ""},
+		"same values in another form":      {nil, nil, with(start, "ipam-quarantine", "1m\n"), nil, ""},
+		"another value":                    {nil, nil, with(start, "device-mtu", "1400"), []string{"device-mtu=1400 directory device-mtu"}, ""},
+		"another list":                     {nil, nil, with(start, "exclude-devices", "lo"), []string{"exclude-devices=[lo] directory exclude-devices"}, ""},
+		"a new key":                        {nil, nil, with(start, "enable-ipv4", "false"), []string{"enable-ipv4=false directory enable-ipv4"}, ""},
+		"a new key with the default":       {nil, nil, with(start, "enable-ipv4", "true"), nil, ""},
+		"a removed key":                    {nil, nil, without(start, "device-mtu"), []string{"device-mtu=1500 default ."}, ""},
+		"an empty number is not set":       {nil, nil, with(start, "device-mtu", ""), []string{"device-mtu=1500 default ."}, ""},
+		"an empty text":                    {nil, nil, with(start, "node-name", ""), []string{"node-name= directory node-name"}, ""},
+		"an old key":                       {nil, nil, with(start, "tunnel", "disabled"), []string{"routing-mode=native directory tunnel"}, ""},
 		"two options":                      {nil, nil, map[string]string{"device-mtu": "9000", "node-name": "bee", "ipam-quarantine": "2m", "tunnel": "vxlan"}, []string{"exclude-devices=[lo] default .", "ipam-quarantine=2m0s directory ipam-quarantine"}, ""},
-		"a flag has precedence":            {[]string{"--device-mtu=1300"}, nil, with("device-mtu", "1400"), nil, ""},
-		"a list as a flag":                 {[]string{"--exclude-devices=a,b"}, nil, with("exclude-devices", "c"), nil, ""},
-		"the environment has precedence":   {nil, []string{"WAGGLE_DEVICE_MTU=1300"}, with("device-mtu", "1400"), nil, ""},
-		"an option of Cilium":              {nil, nil, with("policy-queue-size", "7"), nil, ""},
-		"an unknown key":                   {nil, nil, with("nod-name", "x"), nil, `unknown option "nod-name", the nearest known one is "node-name"`},
-		"a bad value":                      {nil, nil, with("device-mtu", "big"), nil, `/device-mtu: bad value "big": want a whole number`},
+		"a flag has precedence":            {[]string{"--device-mtu=1300"}, nil, with(start, "device-mtu", "1400"), nil, ""},
+		"a list as a flag":                 {[]string{"--exclude-devices=a,b"}, nil, with(start, "exclude-devices", "c"), nil, ""},
+		"the environment has precedence":   {nil, []string{"WAGGLE_DEVICE_MTU=1300"}, with(start, "device-mtu", "1400"), nil, ""},
+		"an option of Cilium":              {nil, nil, with(start, "policy-queue-size", "7"), nil, ""},
+		"an unknown key":                   {nil, nil, with(start, "nod-name", "x"), nil, `unknown option "nod-name", the nearest known one is "node-name"`},
+		"a bad value":                      {nil, nil, with(start, "device-mtu", "big"), nil, `/device-mtu: bad value "big": want a whole number`},
 		"a mistake beside another value":   {nil, nil, map[string]string{"device-mtu": "1400", "debug": "perhaps"}, nil, "--debug"},
-		"a protection of Cilium":           {nil, nil, with("enable-wireguard", "true"), nil, "--accept-unprotected=enable-wireguard"},
-		"a protection that the flag lists": {[]string{"--accept-unprotected=enable-wireguard"}, nil, with("enable-wireguard", "true"), nil, ""},
-		"a protection and another role":    {[]string{"--role=cluster"}, nil, with("enable-wireguard", "true"), nil, ""},
+		"a protection of Cilium":           {nil, nil, with(start, "enable-wireguard", "true"), nil, "--accept-unprotected=enable-wireguard"},
+		"a protection that the flag lists": {[]string{"--accept-unprotected=enable-wireguard"}, nil, with(start, "enable-wireguard", "true"), nil, ""},
+		"a protection and another role":    {[]string{"--role=cluster"}, nil, with(start, "enable-wireguard", "true"), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
