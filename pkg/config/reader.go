@@ -38,14 +38,8 @@ func (r *Reader) next(entries []entry) ([]Option, error) {
 	if err != nil {
 		return nil, err
 	}
-	if role := flags.Lookup(RoleFlag); role != nil && role.Value.String() != RoleCluster {
-		accepted, err := flags.GetStringSlice(AcceptFlag)
-		if err == nil {
-			err = eff.CheckProtection(accepted)
-		}
-		if err != nil {
-			return nil, err
-		}
+	if err := checkStart(flags, eff); err != nil {
+		return nil, err
 	}
 	var changed []Option
 	for i, o := range eff.Options { // running has the same keys in the same order
@@ -54,6 +48,23 @@ func (r *Reader) next(entries []entry) ([]Option, error) {
 		}
 	}
 	return changed, nil
+}
+
+// checkStart returns the mistakes that a process finds at its start outside of [Load].
+func checkStart(flags *pflag.FlagSet, eff Effective) error {
+	i := slices.IndexFunc(eff.Options, func(o Option) bool { return o.Key == RoleFlag })
+	if i < 0 {
+		return nil
+	}
+	role := eff.Options[i]
+	if err := checkRole(role.Value, role.Origin); err != nil || role.Value == RoleCluster {
+		return err
+	}
+	accepted, err := flags.GetStringSlice(AcceptFlag)
+	if err != nil {
+		return err
+	}
+	return eff.CheckProtection(accepted)
 }
 
 // copyFlags returns flags whose values [resolve] can set. They have no value yet, except the ones on the command line. resolve sets neither these nor the

@@ -92,6 +92,8 @@ func TestReader_FollowsTheDirectory(t *testing.T) {
 		"an option of Cilium":              {nil, nil, with(start, "policy-queue-size", "7"), nil, ""},
 		"an unknown key":                   {nil, nil, with(start, "nod-name", "x"), nil, `unknown option "nod-name", the nearest known one is "node-name"`},
 		"a bad value":                      {nil, nil, with(start, "device-mtu", "big"), nil, `/device-mtu: bad value "big": want a whole number`},
+		"an unknown role":                  {nil, nil, with(start, "role", "queen"), nil, "use node or cluster"},
+		"an empty role":                    {nil, nil, with(start, "role", ""), nil, "use node or cluster"},
 		"a mistake beside another value":   {nil, nil, map[string]string{"device-mtu": "1400", "debug": "perhaps"}, nil, "--debug"},
 		"a protection of Cilium":           {nil, nil, with(start, "enable-wireguard", "true"), nil, "--accept-unprotected=enable-wireguard"},
 		"a protection that the flag lists": {[]string{"--accept-unprotected=enable-wireguard"}, nil, with(start, "enable-wireguard", "true"), nil, ""},

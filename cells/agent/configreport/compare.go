@@ -79,17 +79,20 @@ func differing(rows iter.Seq2[configs.Config, statedb.Revision], changed []confi
 // until it is restarted.
 func report(health cell.Health, changed []config.Option, rejected, err error) {
 	text := "the agent runs with the options in --config-dir"
-	if len(changed) > 0 {
+	switch {
+	case rejected != nil:
+		text = "the agent cannot start again with the files in --config-dir"
+	case len(changed) > 0:
 		text = "options in --config-dir that apply after a restart of the agent: " + names(changed)
 	}
 	switch {
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission) && rejected == nil:
 		// The agent has dropped CAP_DAC_OVERRIDE, with which it has read the files at its start, so it can start again.
 		health.OK(fmt.Sprintf("the running agent has no permission to read --config-dir: %s; as of the last read: %s", line(err), text))
 	case err != nil:
-		health.Degraded("--config-dir cannot be read; as of the last read: "+text, err)
+		health.Degraded("--config-dir cannot be read; as of the last read: "+text, errors.Join(err, rejected))
 	case rejected != nil:
-		health.Degraded("the agent cannot start again with the files in --config-dir", rejected)
+		health.Degraded(text, rejected)
 	default:
 		health.OK(text)
 	}

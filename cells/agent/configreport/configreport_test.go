@@ -94,18 +94,20 @@ func TestDiffering_SameResult_WritesNoRow(t *testing.T) {
 func TestReport_WithoutPermission_IsOK(t *testing.T) {
 	t.Parallel()
 	changed := []config.Option{{Key: "device-mtu"}}
+	noPermission := fmt.Errorf("--config-dir=/c: read the directory: %w", fs.ErrPermission)
 	for _, c := range []struct {
-		err   error
-		level cell.Level
+		rejected, err error
+		level         cell.Level
 	}{
-		{fmt.Errorf("--config-dir=/c: read the directory: %w", fs.ErrPermission), cell.StatusOK},
-		{errors.Join(fmt.Errorf("/c/device-mtu: %w", fs.ErrPermission)), cell.StatusOK},
-		{fmt.Errorf("--config-dir=/c: read the directory: %w", fs.ErrNotExist), cell.StatusDegraded},
+		{nil, noPermission, cell.StatusOK},
+		{nil, errors.Join(fmt.Errorf("/c/device-mtu: %w", fs.ErrPermission)), cell.StatusOK},
+		{nil, fmt.Errorf("--config-dir=/c: read the directory: %w", fs.ErrNotExist), cell.StatusDegraded},
+		{errors.New("unknown option"), noPermission, cell.StatusDegraded}, // the files of the last read are bad
 	} {
 		_, health := cell.NewSimpleHealth()
-		report(health, changed, nil, c.err)
+		report(health, changed, c.rejected, c.err)
 		if health.Level != c.level {
-			t.Errorf("%v: level %s, want %s", c.err, health.Level, c.level)
+			t.Errorf("%v, %v: level %s, want %s", c.rejected, c.err, health.Level, c.level)
 		}
 	}
 }
