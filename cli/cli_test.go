@@ -92,7 +92,7 @@ func TestOutput(t *testing.T) {
 		"GET /statedb/dump/policies": `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"try"},"audit":true},
 {"ref":{"kind":"CiliumNetworkPolicy","namespace":"shop","name":"names"},"problems":[{"path":"spec","reason":"Unsupported","message":"x"}]}]}`,
 		"GET /statedb/dump/node-paths": `{"node-paths":[{"node":"a","mode":"direct"},{"node":"b","mode":"tunnel"}]}`,
-		"GET /statedb/dump/configs":    `{"configs":[{"key":"debug"},{"key":"encrypt\u001b[2J","ignored":true,"unprotected":"nothing is encrypted"},{"key":"kvstore","ignored":true}]}`,
+		"GET /statedb/dump/configs":    `{"configs":[{"key":"debug","value":"false","changed":true,"next":"\u001b[2J","nextSource":"directory"},{"key":"encrypt\u001b[2J","ignored":true,"unprotected":"nothing is encrypted"},{"key":"kvstore","ignored":true}]}`,
 		"GET /statedb/dump/path-tests": `{"path-tests":[{"node":"a","kind":"echo","state":"passed"},{"node":"b","kind":"echo","state":"unknown"},
 {"node":"c\u001b[2J","kind":"echo","state":"failed","fault":"blocked","detail":"UDP port 8472 is blocked","remedy":"open it"}]}`,
 		"GET /statedb/dump/node-views": `{"node-views":[{"node":"d\u001b[2J","nodes":2,"own":3,"suspect":"d\u001b[2J"},{"node":"e","nodes":3,"own":3,"suspect":"node-1"}]}`,
@@ -120,6 +120,7 @@ func TestOutput(t *testing.T) {
 		"KubeProxyReplacement:  -\nMasquerading:          Disabled\nDevices:               -\n" +
 		"Endpoints:             1, 1 ready\nPolicies:              2, 1 in audit mode, 1 not enforced as written; see waggle policy list\nPods:                  1 run without an endpoint, and must be restarted to use Waggle's network: shop/old\nSelf-test:             attach failed - ping: no answer\n" +
 		"Repairs:               4, last: route 10.0.1.0/24 (missing) at 2026-01-02T03:04:06Z; see waggle db show drift-repairs\n" +
+		"Changed options:       1\n  debug:               false now, \\x1b[2J after a restart of the agent (directory)\n" +
 		"Unprotected:           encrypt\\x1b[2J: nothing is encrypted\nIgnored options:       kvstore\nModules:               1 OK, 1 Degraded, 0 Stopped\n"
 	for _, tc := range []struct{ args, want string }{
 		{"status --brief", "Ok - 1.2\n"},

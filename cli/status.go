@@ -57,6 +57,8 @@ type statusRows struct {
 	Views     []*nodeviews.View     `json:"node-views,omitempty"`
 	Modes     []*nodepaths.Path     `json:"node-paths,omitempty"`
 	Ignored   []configs.Config      `json:"ignored-options,omitempty"`
+	Changed   []configs.Config      `json:"changed-options,omitempty"`
+	Directory *configs.Config       `json:"config-dir,omitempty"` // only if it cannot be read, or if the agent would not start again with its files
 	endpoints []models.Endpoint
 	policies  []*policies.Policy
 	config    *models.DaemonConfiguration
@@ -92,9 +94,24 @@ func (s *statusRows) readTables(ctx context.Context, c *agentclient.Client) (err
 	if err != nil {
 		return err
 	}
-	s.Ignored = slices.DeleteFunc(options, func(o configs.Config) bool { return !o.Ignored })
+	s.addOptions(options)
 	s.Programs, err = agentclient.Rows[bpfprograms.Program](ctx, c, "bpf-programs")
 	return err
+}
+
+// addOptions adds the options that a status prints.
+func (s *statusRows) addOptions(options []configs.Config) {
+	for _, o := range options {
+		switch {
+		case o.Ignored:
+			s.Ignored = append(s.Ignored, o)
+		case o.Changed:
+			s.Changed = append(s.Changed, o)
+		}
+		if o.Problem != "" {
+			s.Directory = &o
+		}
+	}
 }
 
 func (a *app) status(ctx context.Context, c *agentclient.Client, how statusDetail) error {
@@ -157,6 +174,7 @@ func statusText(w io.Writer, s *statusRows, verbose bool) {
 		line("Self-test", statusLine(models.Status{State: models.StatusState(t.Name + " " + string(t.State)), Msg: t.Message}))
 	}
 	line("Repairs", repairsText(s.Repairs))
+	changeLines(s, verbose, line)
 	optionLines(s.Ignored, verbose, line)
 	line("Modules", countLevels(s.Modules))
 	_ = tw.Flush()
@@ -182,8 +200,27 @@ func pathLines(rows []*pathtests.Test, line func(name, value string)) {
 	}
 }
 
-// shownOptions is the maximum number of ignored options that the status prints without --verbose.
+// shownOptions is the maximum number of ignored options, and of changed ones, that the status prints without --verbose.
 const shownOptions = 10
+
+// changeLines prints the options that have another value after a restart of the agent, and the problem of the configuration directory. It prints nothing without
+// such options and without a problem.
+func changeLines(s *statusRows, verbose bool, line func(name, value string)) {
+	if s.Directory != nil {
+		line("Config directory", s.Directory.Problem)
+	}
+	if len(s.Changed) == 0 {
+		return
+	}
+	text, rows := strconv.Itoa(len(s.Changed)), s.Changed
+	if len(rows) > shownOptions && !verbose {
+		text, rows = text+"; see waggle status --verbose", rows[:shownOptions]
+	}
+	line("Changed options", text)
+	for _, o := range rows {
+		line("  "+printable.Text(o.Key), o.Sentence())
+	}
+}
 
 // optionLines prints Cilium options that the agent ignores, protective options first. It prints nothing without such options.
 func optionLines(rows []configs.Config, verbose bool, line func(name, value string)) {

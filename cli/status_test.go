@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/waggle-net/waggle/api/v1/models"
@@ -89,6 +90,43 @@ func TestOptionLines_NameIgnoredOptions(t *testing.T) {
 		optionLines(tc.rows, tc.verbose, func(name, value string) { got = append(got, name+": "+value) })
 		if !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestChangeLines_ShowBothValues(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 200)
+	change := func(key, value, next, source string) configs.Config {
+		return configs.Config{Key: key, Value: value, Changed: true, Next: next, NextSource: source}
+	}
+	mtu := change("device-mtu", "9000", "1500", "default")
+	var many []configs.Config
+	for i := range shownOptions + 2 {
+		many = append(many, change(fmt.Sprintf("k%02d", i), "a", "b", "directory"))
+	}
+	const problem = "--config-dir=/etc/waggle: read the directory: no such file or directory"
+	for name, tc := range map[string]struct {
+		rows    []configs.Config
+		verbose bool
+		lines   int
+		want    []string
+	}{
+		"none":          {[]configs.Config{{Key: "debug", Value: "true"}, {Key: "kvstore", Ignored: true}}, false, 0, nil},
+		"one":           {[]configs.Config{{Key: "debug"}, mtu}, false, 2, []string{"Changed options: 1", "  device-mtu: 9000 now, 1500 after a restart of the agent (default)"}},
+		"empty values":  {[]configs.Config{change("a", "", "x", "directory"), change("b", "x", "", "directory")}, false, 3, []string{"Changed options: 2", `  a: "" now, x after a restart of the agent (directory)`, `  b: x now, "" after a restart of the agent (directory)`}},
+		"long values":   {[]configs.Config{change("a", long, "y"+long, "directory")}, false, 2, []string{"Changed options: 1", "  a: " + long[:80] + "... now, y" + long[:79] + "... after a restart of the agent (directory)"}},
+		"many":          {many, false, shownOptions + 1, []string{"Changed options: 12; see waggle status --verbose", "  k00: a now, b after a restart of the agent (directory)"}},
+		"many, verbose": {many, true, shownOptions + 3, []string{"Changed options: 12", "  k00: a now, b after a restart of the agent (directory)"}},
+		"problem":       {[]configs.Config{{Key: "config-dir", Problem: problem}, mtu}, false, 3, []string{"Config directory: " + problem, "Changed options: 1"}},
+		"only problem":  {[]configs.Config{{Key: "config-dir", Problem: problem}}, false, 1, []string{"Config directory: " + problem}},
+	} {
+		s := &statusRows{}
+		s.addOptions(tc.rows)
+		var got []string
+		changeLines(s, tc.verbose, func(name, value string) { got = append(got, name+": "+value) })
+		if len(got) != tc.lines || !slices.Equal(got[:len(tc.want)], tc.want) {
+			t.Errorf("%s: %q, want %d lines that begin with %q", name, got, tc.lines, tc.want)
 		}
 	}
 }

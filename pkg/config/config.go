@@ -52,6 +52,7 @@ type Effective struct {
 	Options  []Option  // sorted by key
 	Ignored  []Ignored // sorted by key
 	Warnings []string  // one sentence each
+	Reader   *Reader   // reads the configuration directory again; nil without a directory
 }
 
 // Ignored is an option of Cilium that the agent does not implement.
@@ -73,16 +74,27 @@ type entry struct {
 // each flag that is not on the command line to the value with the highest precedence. The flags must be parsed before, and
 // [AddForeign] must be called before the flags are parsed if flags of Cilium are to be accepted. The error joins all mistakes.
 func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
-	var eff Effective
 	fromEnv, warnings := environment(flags, environ)
-	eff.Warnings = append(eff.Warnings, warnings...)
 	dir, origin := directoryName(flags, fromEnv)
 	fromDir, err := readDirectory(dir, origin)
 	if err != nil {
 		return Effective{}, err
 	}
+	preceding := slices.Concat(typed(flags), fromEnv)
+	eff, err := resolve(flags, slices.Concat(preceding, fromDir))
+	if err != nil {
+		return Effective{}, err
+	}
+	eff.Warnings = slices.Concat(warnings, eff.Warnings)
+	if dir != "" {
+		eff.Reader = &Reader{dir: dir, origin: origin, flags: flags, preceding: preceding, running: eff.Options, last: fromDir}
+	}
+	return eff, nil
+}
 
-	entries, errs := translate(flags, slices.Concat(typed(flags), fromEnv, fromDir))
+// resolve sets each flag that is not on the command line to the value with the highest precedence. Of the entries of a key, the first one has precedence.
+func resolve(flags *pflag.FlagSet, entries []entry) (Effective, error) {
+	entries, errs := translate(flags, entries)
 	origins, ignored := map[string]entry{}, map[string]entry{}
 	for _, e := range entries {
 		flag := flags.Lookup(e.key)
@@ -113,7 +125,7 @@ func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
 	if err := joinCapped(errs); err != nil {
 		return Effective{}, err
 	}
-	eff.Options = realized(flags, origins)
+	eff := Effective{Options: realized(flags, origins)}
 	eff.ignore(ignored)
 	return eff, nil
 }
@@ -171,9 +183,9 @@ func realized(flags *pflag.FlagSet, origins map[string]entry) []Option {
 		if isForeign(f) || otherRole(f) != "" || f.Name == "help" {
 			return
 		}
-		o := Option{Key: f.Name, Value: f.Value.String(), Default: f.DefValue, Source: Default}
+		o := Option{Key: f.Name, Value: f.DefValue, Default: f.DefValue, Source: Default}
 		if e, ok := origins[f.Name]; ok {
-			o.Source, o.Origin = e.source, e.origin
+			o.Value, o.Source, o.Origin = f.Value.String(), e.source, e.origin
 		}
 		out = append(out, o)
 	})

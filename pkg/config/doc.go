@@ -8,5 +8,7 @@
 //
 // The key tunnel of Cilium 1.14 and older sets routing-mode.
 //
+// A [Reader] compares the directory with the running process: it evaluates the files as the next start would, and sets no flag of the process.
+//
 // The effective values are set in the flag set, so that all readers of the flags, including hive, get them.
 package config

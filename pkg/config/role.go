@@ -44,14 +44,22 @@ func FindRole(all *pflag.FlagSet, args, environ []string) (string, error) {
 			break
 		}
 	}
-	if found.value != RoleNode && found.value != RoleCluster {
-		from := ""
-		if found.origin != "--"+RoleFlag {
-			from = " from " + found.origin
-		}
-		return "", fmt.Errorf("--%s=%q%s: use %s or %s", RoleFlag, shorten(found.value), from, RoleNode, RoleCluster)
+	if err := checkRole(found.value, found.origin); err != nil {
+		return "", err
 	}
 	return found.value, nil
+}
+
+// checkRole returns an error for the name of an unknown role.
+func checkRole(role, origin string) error {
+	if role == RoleNode || role == RoleCluster {
+		return nil
+	}
+	from := ""
+	if origin != "--"+RoleFlag {
+		from = " from " + origin
+	}
+	return fmt.Errorf("--%s=%q%s: use %s or %s", RoleFlag, shorten(role), from, RoleNode, RoleCluster)
 }
 
 // AddOtherRole registers the flags that only another role has, as hidden flags. [Load] ignores them in the environment and in

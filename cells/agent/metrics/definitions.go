@@ -29,6 +29,11 @@ var (
 	hiveStart    = Definition{"waggle_hive_start_duration_seconds", gauge, "Time to run all start hooks.", nil}
 	hiveStatus   = Definition{"waggle_hive_status", gauge, "Components by level of their last health report.", []string{"level"}}
 
+	configChanged = Definition{"waggle_config_changed_options", gauge,
+		"Options that have another value after a restart of the agent, because files in --config-dir have changed since its start.", nil}
+	configFaulty = Definition{"waggle_config_dir_faulty", gauge,
+		"1 while --config-dir cannot be read or the agent would not start again with its files, else 0.", nil}
+
 	jobErrors   = Definition{"waggle_job_errors_total", counter, "Runs of jobs that ended in an error.", []string{"job"}}
 	jobDuration = Definition{"waggle_job_run_duration_seconds", summary, "Duration of runs of jobs.", []string{"job", "kind"}}
 
@@ -145,7 +150,7 @@ var (
 
 // Definitions returns all metrics of the agent, sorted by name.
 func Definitions() []Definition {
-	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
+	all := []Definition{hivePopulate, hiveStart, hiveStatus, configChanged, configFaulty, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
 		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, policyObjects, policyEntries,
 		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, nodesAll, nodesEvents, nodesRefused, neighborEntries, neighborLimit, neighborOverflows, healthStatus, healthLatency, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, nodePaths, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,

@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/configs"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -44,6 +45,7 @@ import (
 func inputs(maps pinnedmaps.Maps) cell.Cell {
 	return cell.Provide(
 		health.NewTable, statedb.RWTable[health.Status].ToTable,
+		configs.NewTable, statedb.RWTable[configs.Config].ToTable,
 		endpointstates.NewTable, statedb.RWTable[*endpointstates.EndpointState].ToTable,
 		ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
 		ipamusage.NewTable, statedb.RWTable[ipamusage.Usage].ToTable,

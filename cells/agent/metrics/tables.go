@@ -11,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/configs"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -41,6 +42,7 @@ type tableParams struct {
 	Registry    *registry
 	DB          *statedb.DB
 	Health      statedb.Table[health.Status]
+	Options     statedb.Table[configs.Config]
 	Endpoints   statedb.Table[*endpointstates.EndpointState]
 	Addresses   statedb.Table[ipamaddresses.Address]
 	Usage       statedb.Table[ipamusage.Usage]
@@ -84,7 +86,7 @@ type collector struct {
 
 func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
-	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
+	for _, d := range []Definition{hiveStatus, configChanged, configFaulty, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
 		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
 		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, neighborEntries, neighborLimit, neighborOverflows, healthStatus, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, nodePaths, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
@@ -108,6 +110,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	txn := c.DB.ReadTxn()
 	c.collectTables(out, txn)
 	c.collectHealth(out, txn)
+	c.collectOptions(out, txn)
 	c.collectEndpoints(out, txn)
 	c.collectAddresses(out, txn)
 	c.collectUsage(out, txn)
@@ -154,6 +157,21 @@ func (c *collector) collectHealth(out chan<- prometheus.Metric, txn statedb.Read
 	for level, n := range count {
 		c.send(out, hiveStatus, float64(n), string(level))
 	}
+}
+
+// collectOptions sends both values also when they are 0.
+func (c *collector) collectOptions(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	changed, faulty := 0, 0
+	for row := range c.Options.All(txn) {
+		if row.Changed {
+			changed++
+		}
+		if row.Problem != "" {
+			faulty = 1
+		}
+	}
+	c.send(out, configChanged, float64(changed))
+	c.send(out, configFaulty, float64(faulty))
 }
 
 func (c *collector) collectEndpoints(out chan<- prometheus.Metric, txn statedb.ReadTxn) {

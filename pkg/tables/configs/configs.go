@@ -3,9 +3,12 @@ package configs
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // Config is one option.
@@ -18,27 +21,57 @@ type Config struct {
 
 	Ignored     bool   `json:"ignored,omitempty"`     // an option of Cilium without meaning in Waggle; Value and Default are empty
 	Unprotected string `json:"unprotected,omitempty"` // protection that the ignored option gives in Cilium and that is missing in Waggle; empty without one
+
+	Changed    bool   `json:"changed,omitempty"`    // the files of --config-dir give it another value, which applies after a restart of the agent
+	Next       string `json:"next,omitempty"`       // value after a restart, if Changed
+	NextSource string `json:"nextSource,omitempty"` // as Source, if Changed
+
+	// Problem is set only for config-dir: the reason why the directory cannot be read, or why the agent would not start again with its files. One line.
+	Problem string `json:"problem,omitempty"`
 }
 
-// State is "used", "ignored" or "unprotected".
+// State is "used", "changed", "faulty", "ignored" or "unprotected".
 func (c Config) State() string {
 	switch {
 	case c.Unprotected != "":
 		return "unprotected"
 	case c.Ignored:
 		return "ignored"
+	case c.Problem != "":
+		return "faulty"
+	case c.Changed:
+		return "changed"
 	}
 	return "used"
 }
 
+// shown is the maximum number of bytes of a value after a restart that a table or a status prints. A value may be a whole file.
+const shown = 80
+
+// AfterRestart returns the start of the value after a restart, quoted if it is empty, and "-" for an option that does not change.
+func (c Config) AfterRestart() string {
+	switch {
+	case !c.Changed:
+		return "-"
+	case c.Next == "":
+		return `""`
+	}
+	return printable.Short(c.Next, shown)
+}
+
+// Sentence describes the change of an option whose value is another one after a restart.
+func (c Config) Sentence() string {
+	return fmt.Sprintf("%s now, %s after a restart of the agent (%s)", cmp.Or(printable.Short(c.Value, shown), `""`), c.AfterRestart(), c.NextSource)
+}
+
 // TableHeader implements statedb.TableWritable.
 func (Config) TableHeader() []string {
-	return []string{"Key", "Value", "Default", "Source", "Origin", "State"}
+	return []string{"Key", "Value", "Default", "Source", "Origin", "AfterRestart", "State"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (c Config) TableRow() []string {
-	return []string{c.Key, cmp.Or(c.Value, "-"), cmp.Or(c.Default, "-"), c.Source, cmp.Or(c.Origin, "-"), c.State()}
+	return []string{c.Key, cmp.Or(c.Value, "-"), cmp.Or(c.Default, "-"), c.Source, cmp.Or(c.Origin, "-"), c.AfterRestart(), c.State()}
 }
 
 var keyIndex = statedb.Index[Config, string]{
