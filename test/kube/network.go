@@ -11,6 +11,9 @@ import (
 // The control plane's namespace has a bridge with these addresses. One end of each node's uplink is a port of the bridge.
 const (
 	bridgeName = "nodes"
+	// bridgeMAC is fixed. A bridge without a MAC address of its own has the lowest one of its ports, and changes it when such a port is removed: packets of the other
+	// nodes to the control plane are then lost until their neighbour entries are renewed.
+	bridgeMAC  = "02:fe:00:00:00:01"
 	apiIPv4    = "192.0.2.1"
 	apiIPv6    = "2001:db8:2::1"
 	uplinkName = "eth0"
@@ -38,7 +41,7 @@ func (c *Cluster) makeBridge() (err error) {
 	}
 	return c.ip(c.control, `
 		link set lo up
-		link add `+bridgeName+` type bridge
+		link add `+bridgeName+` address `+bridgeMAC+` type bridge
 		link set `+bridgeName+` up
 		addr add `+apiIPv4+`/24 dev `+bridgeName+`
 		addr add `+apiIPv6+`/64 dev `+bridgeName+` nodad`)

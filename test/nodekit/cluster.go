@@ -3,6 +3,7 @@ package nodekit
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,6 +13,10 @@ import (
 
 // bridge is the name of the cluster's underlay bridge in the namespace outside.
 const bridge = "underlay"
+
+// bridgeMAC is the MAC address of the bridge. Without one, a bridge has the lowest MAC address of its ports, and changes it when such a port is removed: packets of
+// the other nodes to the host outside are then lost until their neighbour entries are renewed.
+var bridgeMAC = net.HardwareAddr{2, 0xfe, 0, 0, 0, 1}
 
 // Cluster is a set of nodes with a common underlay: a bridge in a separate namespace, to which eth0 of each node is connected. That namespace is also the
 // host outside of all nodes, see [Node.Outside], with the addresses OutsideIPv4 and OutsideIPv6, which are the gateways of the default routes. Each node has
@@ -50,7 +55,7 @@ func newCluster(c *Cluster, options Options, nodes int) (_ *Cluster, err error) 
 		return nil, err
 	}
 	if err := c.outside.Do(func() error {
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}); err != nil {
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge, HardwareAddr: bridgeMAC}}); err != nil {
 			return fmt.Errorf("add bridge %s: %w", bridge, err)
 		}
 		return linkUp(bridge, OutsideIPv4, OutsideIPv6)
