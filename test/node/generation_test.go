@@ -284,7 +284,7 @@ func brokenAndAnotherLayout(t *testing.T) map[string]string {
 	needCompiler(t)
 	replace, err := builds.Datapath(func(name, text string) string {
 		if name == "pod_egress.c" {
-			const verdictLine = "	verdict v = evaluate(skb, &seen);\n"
+			const verdictLine = "	verdict v = evaluate(skb, &obs);\n"
 			if !strings.Contains(text, verdictLine) {
 				t.Errorf("%s has no %q", name, verdictLine)
 			}
