@@ -56,7 +56,6 @@ func agentPermissions() []Permission {
 		agent("k8stables", "", "services", follow, "services"),
 		agent("k8stables", "discovery.k8s.io", "endpointslices", follow, "backends of services"),
 		agent("k8stables", "networking.k8s.io", "networkpolicies", follow, "policies"),
-		agent("k8stables", "networking.k8s.io", "ingresses", follow, "ingresses"),
 		agent("k8stables", ciliumGroup, "ciliumnodes", follow, "addresses and pod CIDRs of all nodes"),
 		agent("k8stables", ciliumGroup, "ciliumendpoints", follow, "pods of other nodes"),
 		agent("k8stables", ciliumGroup, "ciliumendpointslices", follow, "pods of other nodes, with --enable-cilium-endpoint-slice"),

@@ -61,12 +61,6 @@ func decode(id identity, data []byte, nodeName string) (k8sobjects.Row, error) {
 			return nil, err
 		}
 		return k8sobjects.EndpointSlice(&o)
-	case "Ingress":
-		var o networkingv1.Ingress
-		if err := strict(id, networkVersion, data, &o, &o.ObjectMeta, true, validation.NameIsDNSSubdomain); err != nil {
-			return nil, err
-		}
-		return k8sobjects.Ingress(&o), nil
 	}
 	return decodeCilium(id, data, nodeName)
 }

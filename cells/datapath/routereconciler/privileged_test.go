@@ -50,8 +50,8 @@ func mustAddr(s string) *netlink.Addr {
 	return a
 }
 
-// rows returns one route of each family, as base-devices contributes them.
-func rows() []*desiredroutes.Route {
+// routes returns one route of each family, as base-devices contributes them.
+func routes() []*desiredroutes.Route {
 	return []*desiredroutes.Route{
 		{Table: 254, Dst: netip.MustParsePrefix("10.1.0.0/24"), Device: "host", Src: netip.MustParseAddr("10.1.0.1"), Scope: 253},
 		{Table: 254, Dst: netip.MustParsePrefix("fd00::/64"), Device: "host", Src: netip.MustParseAddr("fd00::1"), MTU: 1400},
@@ -81,7 +81,7 @@ func TestPrivilegedOps_RouteMatchesRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range rows() {
+	for _, row := range routes() {
 		for range 2 { // the second call finds the route
 			if err := o.Update(context.Background(), nil, 0, row); err != nil {
 				t.Fatal(err)
@@ -113,7 +113,7 @@ func TestPrivilegedOps_ForeignRouteStays(t *testing.T) {
 	k := newReal(t)
 	o := newOps(k)
 	link, _ := k.LinkIndex("host")
-	for _, row := range rows() {
+	for _, row := range routes() {
 		foreign := wanted(row, link)
 		foreign.Protocol = unix.RTPROT_STATIC
 		if err := k.Create(foreign); err != nil {
@@ -135,8 +135,8 @@ func TestPrivilegedOps_PruneRemovesOnlyOwnRoutes(t *testing.T) {
 	t.Parallel()
 	k := newReal(t)
 	o := newOps(k)
-	keep := rows()[1]
-	for _, row := range rows() {
+	keep := routes()[1]
+	for _, row := range routes() {
 		if err := o.Update(context.Background(), nil, 0, row); err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/crds"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -30,26 +30,23 @@ const (
 	often  = 30 * time.Second // interval while a definition is not as wanted: an operator may be repairing it
 	seldom = 10 * time.Minute // interval while all definitions are as wanted
 	jitter = 0.5              // random extension of an interval, as a factor: agents that start together must not ask together
-	atMost = time.Second      // minimum time per round, however often the state of the API servers changes
+	pause  = time.Second      // minimum time per round, however often the state of the API servers changes
+	burst  = 3                // rounds without a pause between them
 )
 
 type controller struct{ params }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	limit := rate.NewLimiter(rate.Every(atMost), 3)
-	for limit.Wait(ctx) == nil {
-		watchdog.Busy(ctx)
-		watch := statedb.NewWatchSet()
-		txn := c.DB.ReadTxn()
-		_, changed := c.Servers.AllWatch(txn)
-		watch.Add(changed)
+	options := loop.Options{Tables: []statedb.TableMeta{c.Servers}, Pause: pause, Burst: burst}
+	return loop.Run(ctx, c.DB, options, func(r *loop.Round) error {
+		r.Watch(c.Servers)
 		next := often
-		if apiservers.AllUnreachable(txn, c.Servers) {
+		if apiservers.AllUnreachable(r.Txn, c.Servers) {
 			health.Degraded("the definitions of custom resources are unknown", errors.New("no API server responds"))
 		} else {
-			rows, err := c.ask(ctx, txn)
+			rows, err := c.ask(ctx, r.Txn)
 			if ctx.Err() != nil {
-				break
+				return nil
 			}
 			if err := c.commit(rows); err != nil {
 				return err
@@ -58,12 +55,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 				next = seldom
 			}
 		}
-		bounded, cancel := context.WithTimeout(ctx, wait.Jitter(next, jitter))
-		watchdog.Idle(ctx)
-		_, _ = watch.Wait(bounded, 0) // Wait fails only with the error of bounded
-		cancel()
-	}
-	return nil
+		r.Within(wait.Jitter(next, jitter))
+		return nil
+	})
 }
 
 // ask reads the definitions one by one. A definition that cannot be read keeps its row. The agent needs the definition of CiliumEndpointSlices only

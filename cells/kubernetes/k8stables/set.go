@@ -36,7 +36,7 @@ func merge(documents []parsed) set {
 // tableOf maps the kind of an object to its table.
 var tableOf = map[string]string{
 	"Node": "k8s-nodes", "Pod": "k8s-pods", "Namespace": "k8s-namespaces", "Service": "k8s-services",
-	"EndpointSlice": "k8s-endpointslices", "NetworkPolicy": "k8s-networkpolicies", "Ingress": "k8s-ingresses",
+	"EndpointSlice": "k8s-endpointslices", "NetworkPolicy": "k8s-networkpolicies",
 	"CiliumNode": "cilium-nodes", "CiliumEndpoint": "cilium-endpoints", "CiliumIdentity": "cilium-identities",
 	"CiliumNetworkPolicy": "cilium-networkpolicies", "CiliumClusterwideNetworkPolicy": "cilium-networkpolicies",
 	"CiliumCIDRGroup": "cilium-cidrgroups",

@@ -51,8 +51,6 @@ func FromServer(object runtime.Object, nodeName string) (row Row, err error) {
 		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return EndpointSlice(o) })
 	case *networkingv1.NetworkPolicy:
 		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return NetworkPolicy(o), nil })
-	case *networkingv1.Ingress:
-		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return Ingress(o), nil })
 	}
 	return fromCilium(object, written)
 }

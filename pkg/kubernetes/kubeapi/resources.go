@@ -59,7 +59,6 @@ var (
 	Services        = resource[corev1.Service, corev1.ServiceList](corev1.SchemeGroupVersion, "services", true)
 	EndpointSlices  = resource[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](discoveryv1.SchemeGroupVersion, "endpointslices", true)
 	NetworkPolicies = resource[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](networkingv1.SchemeGroupVersion, "networkpolicies", true)
-	Ingresses       = resource[networkingv1.Ingress, networkingv1.IngressList](networkingv1.SchemeGroupVersion, "ingresses", true)
 	Leases          = resource[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases", true)
 	Events          = resource[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events", true)
 
@@ -78,7 +77,7 @@ var CustomResourceDefinitions = resource[metav1.PartialObjectMetadata, metav1.Pa
 
 // Resources returns all of the above.
 func Resources() []Resource {
-	return []Resource{Nodes, Pods, Namespaces, Services, EndpointSlices, NetworkPolicies, Ingresses, Leases, Events,
+	return []Resource{Nodes, Pods, Namespaces, Services, EndpointSlices, NetworkPolicies, Leases, Events,
 		CiliumNodes, CiliumEndpoints, CiliumEndpointSlices, CiliumIdentities, CiliumNetworkPolicies, CiliumClusterwidePolicies, CiliumCIDRGroups,
 		CustomResourceDefinitions}
 }

@@ -114,8 +114,8 @@ func NewTable(db *statedb.DB) (statedb.RWTable[*Route], error) {
 type Writer interface {
 	// Replace makes routes the complete set of owner, in one commit. A route whose key belongs to another owner is omitted and named in the error.
 	Replace(owner string, routes []Route) error
-	// Update inserts or changes some routes of owner and deletes others, in one commit. It does not replace the first call of Replace that
-	// [Writer.Expect] announces. A route whose key belongs to another owner is omitted and named in the error.
+	// Update inserts or changes some routes of owner and deletes others, in one commit. A route in both lists stays. It does not replace the first call of
+	// Replace that [Writer.Expect] announces. A route whose key belongs to another owner is omitted and named in the error.
 	Update(owner string, put, remove []Route) error
 	// Expect announces, before the agent starts, that owner will call Replace. Until that call the table is not initialized and no route is pruned.
 	Expect(owner string)

@@ -25,7 +25,6 @@ func TestEqual_ComparesEveryField(t *testing.T) {
 	everyField(t, NetworkPolicy{}, func(a, b *NetworkPolicy) bool { return a.Equal(b) })
 	everyField(t, EndpointSlice{}, func(a, b *EndpointSlice) bool { return a.Equal(b) })
 	everyField(t, SliceEndpoint{}, func(a, b *SliceEndpoint) bool { return a.equal(*b) })
-	everyField(t, Ingress{}, func(a, b *Ingress) bool { return a.Equal(b) })
 }
 
 func everyField[T any](t *testing.T, zero T, equal func(a, b *T) bool) {

@@ -108,7 +108,6 @@ func kinds(nodeName string) []kind {
 		{kubeapi.Services, "k8s-services", all, nil, false, false},
 		{kubeapi.EndpointSlices, "k8s-endpointslices", all, nil, false, false},
 		{kubeapi.NetworkPolicies, "k8s-networkpolicies", all, nil, false, false},
-		{kubeapi.Ingresses, "k8s-ingresses", all, nil, false, false},
 		{kubeapi.CiliumNodes, "cilium-nodes", all, nil, true, false},
 		{kubeapi.CiliumEndpoints, "cilium-endpoints", all, nil, false, false},
 		{kubeapi.CiliumIdentities, "cilium-identities", all, nil, false, false},

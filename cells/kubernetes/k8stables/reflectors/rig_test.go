@@ -58,7 +58,6 @@ func newSet(t testing.TB) *tables.Set {
 		Services:        must[statedb.RWTable[*k8s.Service]](t)(k8s.NewServiceTable(db)),
 		Slices:          must[statedb.RWTable[*k8s.EndpointSlice]](t)(k8s.NewEndpointSliceTable(db)),
 		NetworkPolicies: must[statedb.RWTable[*k8s.NetworkPolicy]](t)(k8s.NewNetworkPolicyTable(db)),
-		Ingresses:       must[statedb.RWTable[*k8s.Ingress]](t)(k8s.NewIngressTable(db)),
 		CiliumNodes:     must[statedb.RWTable[*cilium.Node]](t)(cilium.NewNodeTable(db)),
 		CiliumEndpoints: must[statedb.RWTable[*cilium.Endpoint]](t)(cilium.NewEndpointTable(db)),
 		Identities:      must[statedb.RWTable[*cilium.Identity]](t)(cilium.NewIdentityTable(db)),

@@ -25,7 +25,6 @@ type Params struct {
 	Services        statedb.RWTable[*k8s.Service]
 	Slices          statedb.RWTable[*k8s.EndpointSlice]
 	NetworkPolicies statedb.RWTable[*k8s.NetworkPolicy]
-	Ingresses       statedb.RWTable[*k8s.Ingress]
 	CiliumNodes     statedb.RWTable[*cilium.Node]
 	CiliumEndpoints statedb.RWTable[*cilium.Endpoint]
 	Identities      statedb.RWTable[*cilium.Identity]
@@ -57,7 +56,6 @@ func New(p Params) *Set {
 		newTable(p.Services, k8s.ServiceByName, func(r *k8s.Service) string { return r.UID }),
 		newTable(p.Slices, k8s.EndpointSliceByName, func(r *k8s.EndpointSlice) string { return r.UID }),
 		newTable(p.NetworkPolicies, k8s.NetworkPolicyByName, func(r *k8s.NetworkPolicy) string { return r.UID }),
-		newTable(p.Ingresses, k8s.IngressByName, func(r *k8s.Ingress) string { return r.UID }),
 		newTable(p.CiliumNodes, cilium.NodeByName, func(r *cilium.Node) string { return r.UID }),
 		newTable(p.CiliumEndpoints, cilium.EndpointByName, func(r *cilium.Endpoint) string { return r.UID() }),
 		newTable(p.Identities, cilium.IdentityByName, func(r *cilium.Identity) string { return r.UID }),

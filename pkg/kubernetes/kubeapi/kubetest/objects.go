@@ -68,7 +68,7 @@ func clusterScoped(r kubeapi.Resource) bool {
 // hasStatus reports whether r has a status subresource, so that writes to the object itself do not change its status.
 func hasStatus(r kubeapi.Resource) bool {
 	switch r.Plural {
-	case "nodes", "pods", "namespaces", "services", "ingresses", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies":
+	case "nodes", "pods", "namespaces", "services", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies":
 		return true
 	}
 	return false
