@@ -7,6 +7,8 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Kind of an attachment.
@@ -71,13 +73,7 @@ func (a *Attachment) TableRow() []string {
 		strconv.FormatUint(uint64(a.ProgramID), 10), strconv.Itoa(int(a.EndpointID)), a.Status.Kind.String()}
 }
 
-var keyIndex = statedb.Index[*Attachment, string]{
-	Name:       "key",
-	FromObject: func(a *Attachment) index.KeySet { return index.NewKeySet(index.String(a.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var keyIndex = indexes.Unique("key", indexes.String, (*Attachment).Key)
 
 var endpointIndex = statedb.Index[*Attachment, uint16]{
 	Name: "endpoint",

@@ -5,15 +5,11 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
-var idIndex = statedb.Index[*Endpoint, uint16]{
-	Name:       "id",
-	FromObject: func(e *Endpoint) index.KeySet { return index.NewKeySet(index.Uint16(e.ID)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var idIndex = indexes.Unique("id", indexes.Uint16, func(e *Endpoint) uint16 { return e.ID })
 
 var attachmentIndex = stringIndex("attachment", (*Endpoint).AttachmentID, true)
 var containerIndex = stringIndex("container", func(e *Endpoint) string { return e.ContainerID }, false)

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
@@ -72,13 +73,7 @@ func (s *EndpointSlice) TableRow() []string {
 	return []string{s.Key(), s.Service, strings.Join(ports, ","), strconv.Itoa(len(s.Endpoints))}
 }
 
-var endpointSliceIndex = statedb.Index[*EndpointSlice, string]{
-	Name:       "name",
-	FromObject: func(s *EndpointSlice) index.KeySet { return index.NewKeySet(index.String(s.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var endpointSliceIndex = indexes.Unique("name", indexes.String, (*EndpointSlice).Key)
 
 // EndpointSliceByName finds a slice by "namespace/name".
 var EndpointSliceByName = endpointSliceIndex.Query

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -66,13 +66,7 @@ func (i *Ingress) TableRow() []string {
 	return []string{i.Key(), printable.Text(i.Class), printable.Text(strings.Join(hosts, ",")), strconv.Itoa(len(i.TLS))}
 }
 
-var ingressIndex = statedb.Index[*Ingress, string]{
-	Name:       "name",
-	FromObject: func(i *Ingress) index.KeySet { return index.NewKeySet(index.String(i.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var ingressIndex = indexes.Unique("name", indexes.String, (*Ingress).Key)
 
 // IngressByName finds an Ingress by "namespace/name".
 var IngressByName = ingressIndex.Query

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/rootwatch"
@@ -66,13 +67,7 @@ func (s *Service) TableRow() []string {
 		strconv.Itoa(s.LocalReady), printable.Text(problems)}
 }
 
-var nameIndex = statedb.Index[*Service, string]{
-	Name:       "name",
-	FromObject: func(s *Service) index.KeySet { return index.NewKeySet(index.String(s.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(s *Service) string { return s.Name })
 
 // ByName finds a service.
 var ByName = nameIndex.Query
