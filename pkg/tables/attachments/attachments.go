@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/indexes"
@@ -75,17 +74,7 @@ func (a *Attachment) TableRow() []string {
 
 var keyIndex = indexes.Unique("key", indexes.String, (*Attachment).Key)
 
-var endpointIndex = statedb.Index[*Attachment, uint16]{
-	Name: "endpoint",
-	FromObject: func(a *Attachment) index.KeySet {
-		if a.EndpointID == 0 {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.Uint16(a.EndpointID))
-	},
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-}
+var endpointIndex = indexes.OmitZero(indexes.Shared("endpoint", indexes.Uint16, func(a *Attachment) uint16 { return a.EndpointID }))
 
 // Queries.
 var (

@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
 	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/mac"
@@ -46,17 +45,7 @@ var indexIndex = indexes.Unique("id", indexes.Int, func(d *Device) int { return 
 var nameIndex = indexes.Shared("name", indexes.String, func(d *Device) string { return d.Name })
 
 // The index holds only the selected devices, which are few.
-var selectedIndex = statedb.Index[*Device, bool]{
-	Name: "selected",
-	FromObject: func(d *Device) index.KeySet {
-		if !d.Selected {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.Bool(true))
-	},
-	FromKey:    index.Bool,
-	FromString: index.BoolString,
-}
+var selectedIndex = indexes.OmitZero(indexes.Shared("selected", indexes.Bool, func(d *Device) bool { return d.Selected }))
 
 // Queries. BySelected takes true only.
 var (

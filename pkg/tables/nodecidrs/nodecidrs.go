@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
 	"github.com/waggle-net/waggle/pkg/indexes"
 )
@@ -42,18 +41,12 @@ func (c Candidate) TableRow() []string {
 
 var sourceIndex = indexes.Unique("source", indexes.String, func(c Candidate) string { return c.Family + "/" + c.Source })
 
-var chosenIndex = statedb.Index[Candidate, string]{
-	Name: "chosen",
-	FromObject: func(c Candidate) index.KeySet {
-		if !c.Chosen {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.String(c.Family))
-	},
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var chosenIndex = indexes.OmitZero(indexes.Unique("chosen", indexes.String, func(c Candidate) string {
+	if !c.Chosen {
+		return ""
+	}
+	return c.Family
+}))
 
 // Queries. Chosen finds the chosen row of a family ("ipv4" or "ipv6"); BySource takes "<family>/<source>".
 var (
