@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/loop"
 )
 
@@ -22,13 +22,7 @@ func (r *row) Equal(o *row) bool   { return r.Key == o.Key && r.Value == o.Value
 func (*row) TableHeader() []string { return []string{"Key", "Value"} }
 func (r *row) TableRow() []string  { return []string{r.Key, r.Value} }
 
-var byKey = statedb.Index[*row, string]{
-	Name:       "key",
-	FromObject: func(r *row) index.KeySet { return index.NewKeySet(index.String(r.Key)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var byKey = indexes.Unique("key", indexes.String, func(r *row) string { return r.Key })
 
 func newTable(t *testing.T) (*statedb.DB, statedb.RWTable[*row]) {
 	t.Helper()

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/rootwatch"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -21,20 +21,8 @@ type row struct {
 func (*row) TableHeader() []string { return []string{"Name", "Number"} }
 func (r *row) TableRow() []string  { return []string{r.Name, strconv.Itoa(r.Number)} }
 
-var byName = statedb.Index[*row, string]{
-	Name:       "name",
-	FromObject: func(r *row) index.KeySet { return index.NewKeySet(index.String(r.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var byNumber = statedb.Index[*row, int]{
-	Name:       "number",
-	FromObject: func(r *row) index.KeySet { return index.NewKeySet(index.Int(r.Number)) },
-	FromKey:    index.Int,
-	FromString: index.IntString,
-}
+var byName = indexes.Unique("name", indexes.String, func(r *row) string { return r.Name })
+var byNumber = indexes.Shared("number", indexes.Int, func(r *row) int { return r.Number })
 
 func newTable(t *testing.T, db *statedb.DB, name string) statedb.RWTable[*row] {
 	t.Helper()

@@ -7,9 +7,9 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
@@ -81,13 +81,7 @@ func (o *object) TableRow() []string {
 	return []string{o.Key(), strconv.Itoa(int(o.EndpointID)), identity, o.State, o.Status.Kind.String(), message}
 }
 
-var nameIndex = statedb.Index[*object, string]{
-	Name:       "name",
-	FromObject: func(o *object) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, (*object).Key)
 
 var byName = nameIndex.Query
 

@@ -5,9 +5,9 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
@@ -52,13 +52,7 @@ func (w *wanted) TableRow() []string {
 	return []string{w.key(), strconv.FormatUint(uint64(w.ID), 10), w.Status.Kind.String(), message}
 }
 
-var wantedIndex = statedb.Index[*wanted, string]{
-	Name:       "labels",
-	FromObject: func(w *wanted) index.KeySet { return index.NewKeySet(index.String(w.key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var wantedIndex = indexes.Unique("labels", indexes.String, (*wanted).key)
 
 var wantedByLabels = wantedIndex.Query
 

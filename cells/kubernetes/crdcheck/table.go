@@ -2,7 +2,8 @@ package crdcheck
 
 import (
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // State is the result of a comparison.
@@ -30,13 +31,7 @@ func (Definition) TableHeader() []string { return []string{"Name", "Want", "Foun
 // TableRow implements statedb.TableWritable.
 func (d Definition) TableRow() []string { return []string{d.Name, d.Want, d.Found, string(d.State)} }
 
-var nameIndex = statedb.Index[Definition, string]{
-	Name:       "name",
-	FromObject: func(d Definition) index.KeySet { return index.NewKeySet(index.String(d.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(d Definition) string { return d.Name })
 
 // byName queries by the name of a definition.
 var byName = nameIndex.Query

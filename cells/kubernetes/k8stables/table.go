@@ -4,7 +4,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // status of a document.
@@ -53,20 +54,8 @@ func (m manifest) Key() string {
 // Equal compares all fields.
 func (m manifest) Equal(o manifest) bool { return m == o }
 
-var manifestIndex = statedb.Index[manifest, string]{
-	Name:       "place",
-	FromObject: func(m manifest) index.KeySet { return index.NewKeySet(index.String(m.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var statusIndex = statedb.Index[manifest, string]{
-	Name:       "status",
-	FromObject: func(m manifest) index.KeySet { return index.NewKeySet(index.String(string(m.Status))) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var manifestIndex = indexes.Unique("place", indexes.String, manifest.Key)
+var statusIndex = indexes.Shared("status", indexes.String, func(m manifest) string { return string(m.Status) })
 
 // newManifestTable creates the table "manifests".
 func newManifestTable(db *statedb.DB) (statedb.RWTable[manifest], error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/printable"
@@ -98,13 +99,7 @@ func (s *statement) TableRow() []string {
 	return []string{printable.Text(s.Ref.String()), cmp.Or(s.Valid, "-"), cmp.Or(s.Reason, "-"), printable.Text(s.Message), s.Status.Kind.String(), fault}
 }
 
-var refIndex = statedb.Index[*statement, string]{
-	Name:       "policy",
-	FromObject: func(s *statement) index.KeySet { return index.NewKeySet(index.String(s.Ref.String())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var refIndex = indexes.Unique("policy", indexes.String, func(s *statement) string { return s.Ref.String() })
 
 // withoutStatement is the key, in the index by Services, of policies whose statement must be made. It is no name of a Service.
 const withoutStatement = "-"
@@ -129,26 +124,14 @@ var byService = statedb.Index[*statement, string]{
 	FromString: index.FromString,
 }
 
-var groupIndex = statedb.Index[*cilium.CIDRGroup, string]{
-	Name:       "name",
-	FromObject: func(g *cilium.CIDRGroup) index.KeySet { return index.NewKeySet(index.String(g.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var groupIndex = indexes.Unique("name", indexes.String, func(g *cilium.CIDRGroup) string { return g.Name })
 
 // newGroupTable returns the table of the groups to which policies may refer.
 func newGroupTable(db *statedb.DB) (statedb.RWTable[*cilium.CIDRGroup], error) {
 	return statedb.NewTable(db, "policy-cidrgroups", groupIndex)
 }
 
-var serviceIndex = statedb.Index[*k8s.Service, string]{
-	Name:       "name",
-	FromObject: func(s *k8s.Service) index.KeySet { return index.NewKeySet(index.String(s.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var serviceIndex = indexes.Unique("name", indexes.String, (*k8s.Service).Key)
 
 // newServiceTable returns the table of the Services to which policies may refer. Its rows have only the type, the selector and the labels.
 func newServiceTable(db *statedb.DB) (statedb.RWTable[*k8s.Service], error) {

@@ -4,9 +4,9 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -35,13 +35,7 @@ func (p *port) TableRow() []string {
 	return []string{strconv.Itoa(int(p.Number)), printable.Text(p.Service), p.Status.Kind.String(), fault}
 }
 
-var numberIndex = statedb.Index[*port, uint16]{
-	Name:       "port",
-	FromObject: func(p *port) index.KeySet { return index.NewKeySet(index.Uint16(p.Number)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var numberIndex = indexes.Unique("port", indexes.Uint16, func(p *port) uint16 { return p.Number })
 
 var byNumber = numberIndex.Query
 

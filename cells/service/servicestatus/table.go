@@ -2,9 +2,9 @@ package servicestatus
 
 import (
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -35,13 +35,7 @@ func (s *statement) TableRow() []string {
 	return []string{printable.Text(s.key()), printable.Text(s.Message), s.Status.Kind.String(), fault}
 }
 
-var nameIndex = statedb.Index[*statement, string]{
-	Name:       "service",
-	FromObject: func(s *statement) index.KeySet { return index.NewKeySet(index.String(s.key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("service", indexes.String, (*statement).key)
 
 func newTable(db *statedb.DB) (statedb.RWTable[*statement], error) {
 	return statedb.NewTable(db, "service-statements", nameIndex)

@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Reach is the reachability of an address.
@@ -38,13 +39,7 @@ func (s Server) TableRow() []string {
 	return []string{s.Server, strconv.FormatBool(s.Active), string(s.Reachable), s.Error}
 }
 
-var serverIndex = statedb.Index[Server, string]{
-	Name:       "server",
-	FromObject: func(s Server) index.KeySet { return index.NewKeySet(index.String(s.Server)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var serverIndex = indexes.Unique("server", indexes.String, func(s Server) string { return s.Server })
 
 // ByServer finds an address.
 var ByServer = serverIndex.Query

@@ -5,8 +5,9 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Kind of an attachment.
@@ -71,25 +72,9 @@ func (a *Attachment) TableRow() []string {
 		strconv.FormatUint(uint64(a.ProgramID), 10), strconv.Itoa(int(a.EndpointID)), a.Status.Kind.String()}
 }
 
-var keyIndex = statedb.Index[*Attachment, string]{
-	Name:       "key",
-	FromObject: func(a *Attachment) index.KeySet { return index.NewKeySet(index.String(a.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var keyIndex = indexes.Unique("key", indexes.String, (*Attachment).Key)
 
-var endpointIndex = statedb.Index[*Attachment, uint16]{
-	Name: "endpoint",
-	FromObject: func(a *Attachment) index.KeySet {
-		if a.EndpointID == 0 {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.Uint16(a.EndpointID))
-	},
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-}
+var endpointIndex = indexes.OmitZero(indexes.Shared("endpoint", indexes.Uint16, func(a *Attachment) uint16 { return a.EndpointID }))
 
 // Queries.
 var (

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/rootwatch"
@@ -65,13 +66,7 @@ var addressIndex = statedb.Index[*Backend, loadbalancer.Address]{
 	Unique: true,
 }
 
-var idIndex = statedb.Index[*Backend, uint32]{
-	Name:       "id",
-	FromObject: func(b *Backend) index.KeySet { return index.NewKeySet(index.Uint32(b.ID)) },
-	FromKey:    index.Uint32,
-	FromString: index.Uint32String,
-	Unique:     true,
-}
+var idIndex = indexes.Unique("id", indexes.Uint32, func(b *Backend) uint32 { return b.ID })
 
 // Queries.
 var (

@@ -7,10 +7,10 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
@@ -61,13 +61,7 @@ func (f *Facts) TableRow() []string {
 
 func u32(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 
-var factsIndex = statedb.Index[*Facts, uint16]{
-	Name:       "id",
-	FromObject: func(f *Facts) index.KeySet { return index.NewKeySet(index.Uint16(f.ID)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var factsIndex = indexes.Unique("id", indexes.Uint16, func(f *Facts) uint16 { return f.ID })
 
 // FactsByID finds the facts of one endpoint.
 var FactsByID = factsIndex.Query

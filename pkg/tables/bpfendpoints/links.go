@@ -5,8 +5,9 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Link maps a host interface to its endpoint: one entry of the map bpf-links.
@@ -36,13 +37,7 @@ func (l *Link) TableRow() []string {
 	return []string{u32(l.IfIndex), strconv.Itoa(int(l.ID)), l.Status.Kind.String()}
 }
 
-var linkIndex = statedb.Index[*Link, uint32]{
-	Name:       "ifindex",
-	FromObject: func(l *Link) index.KeySet { return index.NewKeySet(index.Uint32(l.IfIndex)) },
-	FromKey:    index.Uint32,
-	FromString: index.Uint32String,
-	Unique:     true,
-}
+var linkIndex = indexes.Unique("ifindex", indexes.Uint32, func(l *Link) uint32 { return l.IfIndex })
 
 // LinkByIfIndex finds the row of one host interface.
 var LinkByIfIndex = linkIndex.Query
@@ -83,20 +78,8 @@ func (a *Address) TableRow() []string {
 	return []string{a.Addr.String(), strconv.Itoa(int(a.ID)), strconv.FormatBool(a.Host), a.Owner, a.Status.Kind.String()}
 }
 
-var addressIndex = statedb.Index[*Address, netip.Addr]{
-	Name:       "addr",
-	FromObject: func(a *Address) index.KeySet { return index.NewKeySet(index.NetIPAddr(a.Addr)) },
-	FromKey:    index.NetIPAddr,
-	FromString: index.NetIPAddrString,
-	Unique:     true,
-}
-
-var ownerIndex = statedb.Index[*Address, string]{
-	Name:       "owner",
-	FromObject: func(a *Address) index.KeySet { return index.NewKeySet(index.String(a.Owner)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var addressIndex = indexes.Unique("addr", indexes.Addr, func(a *Address) netip.Addr { return a.Addr })
+var ownerIndex = indexes.Shared("owner", indexes.String, func(a *Address) string { return a.Owner })
 
 // Queries of addresses.
 var (

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Map is one pinned map.
@@ -60,13 +61,7 @@ func (m *Map) TableRow() []string {
 
 func u32(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 
-var nameIndex = statedb.Index[*Map, string]{
-	Name:       "name",
-	FromObject: func(m *Map) index.KeySet { return index.NewKeySet(index.String(m.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(m *Map) string { return m.Name })
 
 // ByName finds one map.
 var ByName = nameIndex.Query

@@ -5,7 +5,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Program is one program of the running agent. Programs of a previous run that are still attached have no rows.
@@ -32,13 +33,7 @@ func (p Program) TableRow() []string {
 	return []string{p.Name, strconv.FormatUint(p.Generation, 10), strconv.FormatUint(uint64(p.ID), 10), strconv.Itoa(p.Attempts), problem}
 }
 
-var nameIndex = statedb.Index[Program, string]{
-	Name:       "name",
-	FromObject: func(p Program) index.KeySet { return index.NewKeySet(index.String(p.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(p Program) string { return p.Name })
 
 // NewTable makes the table "bpf-programs".
 func NewTable(db *statedb.DB) (statedb.RWTable[Program], error) {

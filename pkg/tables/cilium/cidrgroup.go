@@ -7,8 +7,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -38,13 +38,7 @@ func (g *CIDRGroup) TableRow() []string {
 	return []string{g.Name, strconv.Itoa(len(g.CIDRs)), printable.Text(LabelsKey(g.Labels))}
 }
 
-var cidrGroupIndex = statedb.Index[*CIDRGroup, string]{
-	Name:       "name",
-	FromObject: func(o *CIDRGroup) index.KeySet { return index.NewKeySet(index.String(o.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var cidrGroupIndex = indexes.Unique("name", indexes.String, func(o *CIDRGroup) string { return o.Name })
 
 // CIDRGroupByName finds a row.
 var CIDRGroupByName = cidrGroupIndex.Query

@@ -11,8 +11,8 @@ import (
 	"unique"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/rootwatch"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
@@ -383,13 +383,7 @@ func (e *Endpoint) TableRow() []string {
 	return []string{e.Key(), strconv.FormatUint(uint64(e.identity), 10), strings.Join(addrs, ","), node}
 }
 
-var endpointIndex = statedb.Index[*Endpoint, string]{
-	Name:       "name",
-	FromObject: func(o *Endpoint) index.KeySet { return index.NewKeySet(index.String(o.Key())) }, // the key is in the memory of the row
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var endpointIndex = indexes.Unique("name", indexes.String, (*Endpoint).Key) // the key is in the memory of the row
 
 // EndpointByName finds a row by "namespace/name".
 var EndpointByName = endpointIndex.Query

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -45,23 +45,12 @@ func (*Identity) TableHeader() []string { return []string{"CiliumIdentity", "Lab
 // TableRow implements statedb.TableWritable.
 func (i *Identity) TableRow() []string { return []string{i.Key(), printable.Text(LabelsKey(i.Labels))} }
 
-var identityIndex = statedb.Index[*Identity, string]{
-	Name:       "name",
-	FromObject: func(o *Identity) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var identityIndex = indexes.Unique("name", indexes.String, (*Identity).Key)
 
 // IdentityByName finds a row by its number in decimal.
 var IdentityByName = identityIndex.Query
 
-var identityLabelsIndex = statedb.Index[*Identity, string]{
-	Name:       "labels",
-	FromObject: func(o *Identity) index.KeySet { return index.NewKeySet(index.String(LabelsKey(o.Labels))) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var identityLabelsIndex = indexes.Shared("labels", indexes.String, func(o *Identity) string { return LabelsKey(o.Labels) })
 
 // IdentityByLabels finds the identities of a set of labels by its [LabelsKey]. Temporarily there may be two, if two nodes create one at the same time;
 // the lowest number is the preferred one.

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -52,13 +52,7 @@ func (n *Node) TableRow() []string {
 	return []string{n.Name, printable.Text(strings.Join(n.PodCIDRs, ",")), printable.Text(strings.Join(addresses, ","))}
 }
 
-var nodeIndex = statedb.Index[*Node, string]{
-	Name:       "name",
-	FromObject: func(o *Node) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nodeIndex = indexes.Unique("name", indexes.String, (*Node).Key)
 
 // NodeByName finds a row by its name.
 var NodeByName = nodeIndex.Query

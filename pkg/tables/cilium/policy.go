@@ -6,8 +6,8 @@ import (
 	"maps"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -43,13 +43,7 @@ func (*Policy) TableHeader() []string { return []string{"Policy", "UID"} }
 // TableRow implements statedb.TableWritable.
 func (p *Policy) TableRow() []string { return []string{p.Key(), printable.Text(p.UID)} }
 
-var policyIndex = statedb.Index[*Policy, string]{
-	Name:       "name",
-	FromObject: func(o *Policy) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var policyIndex = indexes.Unique("name", indexes.String, (*Policy).Key)
 
 // PolicyByName finds a row by [Policy.Key].
 var PolicyByName = policyIndex.Query

@@ -6,7 +6,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // EndpointSlice is a CiliumEndpointSlice: pods of one namespace. Rows are immutable.
@@ -63,13 +64,7 @@ func (s *EndpointSlice) TableRow() []string {
 	return []string{s.Name, s.Namespace, strconv.Itoa(len(s.Endpoints))}
 }
 
-var endpointSliceIndex = statedb.Index[*EndpointSlice, string]{
-	Name:       "name",
-	FromObject: func(o *EndpointSlice) index.KeySet { return index.NewKeySet(index.String(o.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var endpointSliceIndex = indexes.Unique("name", indexes.String, func(o *EndpointSlice) string { return o.Name })
 
 // EndpointSliceByName finds a row.
 var EndpointSliceByName = endpointSliceIndex.Query

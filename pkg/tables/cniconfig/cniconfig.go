@@ -3,7 +3,8 @@ package cniconfig
 
 import (
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // State is the state of the file.
@@ -39,13 +40,7 @@ func (Config) TableHeader() []string { return []string{"Path", "State", "Message
 // TableRow implements statedb.TableWritable.
 func (c Config) TableRow() []string { return []string{c.Path, string(c.State), c.Message} }
 
-var pathIndex = statedb.Index[Config, string]{
-	Name:       "path",
-	FromObject: func(c Config) index.KeySet { return index.NewKeySet(index.String(c.Path)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var pathIndex = indexes.Unique("path", indexes.String, func(c Config) string { return c.Path })
 
 // ByPath finds the row.
 var ByPath = pathIndex.Query

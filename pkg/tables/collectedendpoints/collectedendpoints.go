@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -27,13 +27,7 @@ func (c Collected) TableRow() []string {
 	return []string{c.Proofs, strconv.FormatUint(c.Count, 10), printable.Text(c.Last), c.Time.UTC().Format(time.RFC3339)}
 }
 
-var proofsIndex = statedb.Index[Collected, string]{
-	Name:       "proofs",
-	FromObject: func(c Collected) index.KeySet { return index.NewKeySet(index.String(c.Proofs)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var proofsIndex = indexes.Unique("proofs", indexes.String, func(c Collected) string { return c.Proofs })
 
 // ByProofs finds the row of one set of evidence.
 var ByProofs = proofsIndex.Query

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -74,20 +74,8 @@ func (c Config) TableRow() []string {
 	return []string{c.Key, cmp.Or(c.Value, "-"), cmp.Or(c.Default, "-"), c.Source, cmp.Or(c.Origin, "-"), c.AfterRestart(), c.State()}
 }
 
-var keyIndex = statedb.Index[Config, string]{
-	Name:       "key",
-	FromObject: func(c Config) index.KeySet { return index.NewKeySet(index.String(c.Key)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var sourceIndex = statedb.Index[Config, string]{
-	Name:       "source",
-	FromObject: func(c Config) index.KeySet { return index.NewKeySet(index.String(c.Source)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var keyIndex = indexes.Unique("key", indexes.String, func(c Config) string { return c.Key })
+var sourceIndex = indexes.Shared("source", indexes.String, func(c Config) string { return c.Source })
 
 // ByKey finds one option.
 var ByKey = keyIndex.Query

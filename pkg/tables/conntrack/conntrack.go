@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Map is one BPF map. Counters start with the agent.
@@ -44,13 +45,7 @@ func (m Map) TableRow() []string {
 		n(m.Share), began}
 }
 
-var nameIndex = statedb.Index[Map, string]{
-	Name:       "name",
-	FromObject: func(m Map) index.KeySet { return index.NewKeySet(index.String(m.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(m Map) string { return m.Name })
 
 // ByName finds the row of a map.
 var ByName = nameIndex.Query

@@ -8,8 +8,9 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Device is one pair of links. The agent owns both ends.
@@ -59,13 +60,7 @@ func (d *Device) TableRow() []string {
 		d.Status.GetError()}
 }
 
-var nameIndex = statedb.Index[*Device, string]{
-	Name:       "name",
-	FromObject: func(d *Device) index.KeySet { return index.NewKeySet(index.String(d.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(d *Device) string { return d.Name })
 
 // ByName finds one row by the name of its first end.
 var ByName = nameIndex.Query

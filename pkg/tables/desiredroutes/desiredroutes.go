@@ -7,10 +7,10 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Protocol marks the agent's routes and rules in the kernel (rtm_protocol). Routes and rules with another number are foreign.
@@ -82,22 +82,8 @@ func (r *Route) TableRow() []string {
 	return []string{r.Dst.String(), strconv.Itoa(r.Table), r.Device, column.Addr(r.Gw), column.Addr(r.Src), strconv.Itoa(r.MTU), strconv.Itoa(r.Metric), r.Owner, r.Status.Kind.String()}
 }
 
-var keyIndex = statedb.Index[*Route, string]{
-	Name: "key",
-	FromObject: func(r *Route) index.KeySet {
-		return index.NewKeySet(index.String(r.Key()))
-	},
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var ownerIndex = statedb.Index[*Route, string]{
-	Name:       "owner",
-	FromObject: func(r *Route) index.KeySet { return index.NewKeySet(index.String(r.Owner)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var keyIndex = indexes.Unique("key", indexes.String, (*Route).Key)
+var ownerIndex = indexes.Shared("owner", indexes.String, func(r *Route) string { return r.Owner })
 
 // Queries. ByKey takes "<table>/<destination>", followed by "/<metric>" unless the metric is 0.
 var (

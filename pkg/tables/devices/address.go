@@ -5,7 +5,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Address is one address of one link, as last reported by the kernel. Its row may briefly precede or outlive the link's row, because the kernel reports
@@ -36,22 +37,8 @@ func (a Address) TableRow() []string {
 		strconv.FormatBool(a.Fleeting)}
 }
 
-var addressIndex = statedb.Index[Address, string]{
-	Name: "id",
-	FromObject: func(a Address) index.KeySet {
-		return index.NewKeySet(index.String(a.Prefix.String() + "@" + strconv.Itoa(a.LinkIndex)))
-	},
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var addressLinkIndex = statedb.Index[Address, int]{
-	Name:       "link",
-	FromObject: func(a Address) index.KeySet { return index.NewKeySet(index.Int(a.LinkIndex)) },
-	FromKey:    index.Int,
-	FromString: index.IntString,
-}
+var addressIndex = indexes.Unique("id", indexes.String, func(a Address) string { return a.Prefix.String() + "@" + strconv.Itoa(a.LinkIndex) })
+var addressLinkIndex = indexes.Shared("link", indexes.Int, func(a Address) int { return a.LinkIndex })
 
 // Queries of addresses. AddressByID takes "<address>/<length>@<ifindex>".
 var (

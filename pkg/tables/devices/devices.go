@@ -5,8 +5,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
@@ -39,34 +39,13 @@ func (d *Device) TableRow() []string {
 		strconv.FormatBool(d.Up), strconv.FormatBool(d.Selected), d.Reason}
 }
 
-var indexIndex = statedb.Index[*Device, int]{
-	Name:       "id",
-	FromObject: func(d *Device) index.KeySet { return index.NewKeySet(index.Int(d.Index)) },
-	FromKey:    index.Int,
-	FromString: index.IntString,
-	Unique:     true,
-}
+var indexIndex = indexes.Unique("id", indexes.Int, func(d *Device) int { return d.Index })
 
 // The name index is not unique: while devices are renamed, two rows may briefly have the same name.
-var nameIndex = statedb.Index[*Device, string]{
-	Name:       "name",
-	FromObject: func(d *Device) index.KeySet { return index.NewKeySet(index.String(d.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var nameIndex = indexes.Shared("name", indexes.String, func(d *Device) string { return d.Name })
 
 // The index holds only the selected devices, which are few.
-var selectedIndex = statedb.Index[*Device, bool]{
-	Name: "selected",
-	FromObject: func(d *Device) index.KeySet {
-		if !d.Selected {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.Bool(true))
-	},
-	FromKey:    index.Bool,
-	FromString: index.BoolString,
-}
+var selectedIndex = indexes.OmitZero(indexes.Shared("selected", indexes.Bool, func(d *Device) bool { return d.Selected }))
 
 // Queries. BySelected takes true only.
 var (

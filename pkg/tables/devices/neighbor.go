@@ -5,8 +5,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
@@ -27,22 +27,8 @@ func (n Neighbor) TableRow() []string {
 	return []string{n.Addr.String(), strconv.Itoa(n.LinkIndex), n.MAC.String(), strconv.Itoa(int(n.State))}
 }
 
-var neighborIndex = statedb.Index[Neighbor, string]{
-	Name: "id",
-	FromObject: func(n Neighbor) index.KeySet {
-		return index.NewKeySet(index.String(n.Addr.String() + "@" + strconv.Itoa(n.LinkIndex)))
-	},
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var neighborLinkIndex = statedb.Index[Neighbor, int]{
-	Name:       "link",
-	FromObject: func(n Neighbor) index.KeySet { return index.NewKeySet(index.Int(n.LinkIndex)) },
-	FromKey:    index.Int,
-	FromString: index.IntString,
-}
+var neighborIndex = indexes.Unique("id", indexes.String, func(n Neighbor) string { return n.Addr.String() + "@" + strconv.Itoa(n.LinkIndex) })
+var neighborLinkIndex = indexes.Shared("link", indexes.Int, func(n Neighbor) int { return n.LinkIndex })
 
 // Queries of neighbours. NeighborByID takes "<address>@<ifindex>".
 var (

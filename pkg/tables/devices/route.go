@@ -6,9 +6,9 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Route is one next hop of one route, as last reported. A multipath route has a row for each next hop.
@@ -44,28 +44,11 @@ func (r *Route) Key() string {
 	return r.Destination() + strconv.Itoa(r.LinkIndex) + "/" + column.Addr(r.Gw) + "/" + strconv.Itoa(int(r.Type))
 }
 
-var routeIndex = statedb.Index[*Route, string]{
-	Name:       "id",
-	FromObject: func(r *Route) index.KeySet { return index.NewKeySet(index.String(r.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var routeLinkIndex = statedb.Index[*Route, int]{
-	Name:       "link",
-	FromObject: func(r *Route) index.KeySet { return index.NewKeySet(index.Int(r.LinkIndex)) },
-	FromKey:    index.Int,
-	FromString: index.IntString,
-}
+var routeIndex = indexes.Unique("id", indexes.String, (*Route).Key)
+var routeLinkIndex = indexes.Shared("link", indexes.Int, func(r *Route) int { return r.LinkIndex })
 
 // routeTypeIndex finds the rows of one type. Routes to the node itself have the types RTN_LOCAL, RTN_BROADCAST and RTN_ANYCAST.
-var routeTypeIndex = statedb.Index[*Route, int]{
-	Name:       "type",
-	FromObject: func(r *Route) index.KeySet { return index.NewKeySet(index.Int(int(r.Type))) },
-	FromKey:    index.Int,
-	FromString: index.IntString,
-}
+var routeTypeIndex = indexes.Shared("type", indexes.Int, func(r *Route) int { return int(r.Type) })
 
 // Queries of routes. RouteByID takes "<table>/<destination>/<priority>/<ifindex>/<gateway or ->/<type>", or a prefix of it in a prefix query.
 var (

@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Kind of an object of the agent.
@@ -57,20 +58,8 @@ func (r Repair) TableRow() []string {
 	return []string{string(r.Kind), r.What, strconv.FormatUint(r.Count, 10), r.Found, r.Last.UTC().Format(time.RFC3339)}
 }
 
-var keyIndex = statedb.Index[Repair, string]{
-	Name:       "key",
-	FromObject: func(r Repair) index.KeySet { return index.NewKeySet(index.String(r.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var kindIndex = statedb.Index[Repair, Kind]{
-	Name:       "kind",
-	FromObject: func(r Repair) index.KeySet { return index.NewKeySet(index.String(string(r.Kind))) },
-	FromKey:    func(k Kind) index.Key { return index.String(string(k)) },
-	FromString: index.FromString,
-}
+var keyIndex = indexes.Unique("key", indexes.String, Repair.Key)
+var kindIndex = indexes.Shared("kind", indexes.String, func(r Repair) Kind { return r.Kind })
 
 // Queries. ByKey takes "<kind>/<what>".
 var (

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Drop is one dropped packet that was reported. The datapath counts all drops and reports a part of them, limited by a token bucket for each endpoint.
@@ -55,20 +56,8 @@ func side(a netip.Addr, port uint16) string {
 	return netip.AddrPortFrom(a, port).String()
 }
 
-var seqIndex = statedb.Index[*Drop, uint64]{
-	Name:       "seq",
-	FromObject: func(d *Drop) index.KeySet { return index.NewKeySet(index.Uint64(d.Seq)) },
-	FromKey:    index.Uint64,
-	FromString: index.Uint64String,
-	Unique:     true,
-}
-
-var endpointIndex = statedb.Index[*Drop, uint16]{
-	Name:       "endpoint",
-	FromObject: func(d *Drop) index.KeySet { return index.NewKeySet(index.Uint16(d.Endpoint)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-}
+var seqIndex = indexes.Unique("seq", indexes.Uint64, func(d *Drop) uint64 { return d.Seq })
+var endpointIndex = indexes.Shared("endpoint", indexes.Uint16, func(d *Drop) uint16 { return d.Endpoint })
 
 // NewTable makes the table "drops".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Drop], error) {

@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -57,13 +57,7 @@ func (e *EndpointPolicy) TableRow() []string {
 		u(e.Revision), printable.Text(cmp.Or(e.Error, "-"))}
 }
 
-var endpointIndex = statedb.Index[*EndpointPolicy, uint16]{
-	Name:       "endpoint",
-	FromObject: func(e *EndpointPolicy) index.KeySet { return index.NewKeySet(index.Uint16(e.EndpointID)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var endpointIndex = indexes.Unique("endpoint", indexes.Uint16, func(e *EndpointPolicy) uint16 { return e.EndpointID })
 
 // ByEndpoint finds the policy of an endpoint by its local id.
 var ByEndpoint = endpointIndex.Query

@@ -5,21 +5,16 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
-var idIndex = statedb.Index[*Endpoint, uint16]{
-	Name:       "id",
-	FromObject: func(e *Endpoint) index.KeySet { return index.NewKeySet(index.Uint16(e.ID)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var idIndex = indexes.Unique("id", indexes.Uint16, func(e *Endpoint) uint16 { return e.ID })
 
-var attachmentIndex = stringIndex("attachment", (*Endpoint).AttachmentID, true)
-var containerIndex = stringIndex("container", func(e *Endpoint) string { return e.ContainerID }, false)
-var podIndex = stringIndex("pod", (*Endpoint).PodName, false)
-
-var hostInterfaceIndex = stringIndex("host-interface", func(e *Endpoint) string { return e.HostIfName }, false)
+var attachmentIndex = indexes.OmitZero(indexes.Unique("attachment", indexes.String, (*Endpoint).AttachmentID))
+var containerIndex = indexes.OmitZero(indexes.Shared("container", indexes.String, func(e *Endpoint) string { return e.ContainerID }))
+var podIndex = indexes.OmitZero(indexes.Shared("pod", indexes.String, (*Endpoint).PodName))
+var hostInterfaceIndex = indexes.OmitZero(indexes.Shared("host-interface", indexes.String, func(e *Endpoint) string { return e.HostIfName }))
 
 var addressIndex = statedb.Index[*Endpoint, netip.Addr]{
 	Name: "address",
@@ -35,23 +30,6 @@ var addressIndex = statedb.Index[*Endpoint, netip.Addr]{
 	FromKey:    index.NetIPAddr,
 	FromString: index.NetIPAddrString,
 	Unique:     true,
-}
-
-// stringIndex omits rows with an empty key from the index.
-func stringIndex(name string, key func(*Endpoint) string, unique bool) statedb.Index[*Endpoint, string] {
-	return statedb.Index[*Endpoint, string]{
-		Name: name,
-		FromObject: func(e *Endpoint) index.KeySet {
-			k := key(e)
-			if k == "" {
-				return index.KeySet{}
-			}
-			return index.NewKeySet(index.String(k))
-		},
-		FromKey:    index.String,
-		FromString: index.FromString,
-		Unique:     unique,
-	}
 }
 
 // Queries.

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // State of an endpoint; the words are Cilium's.
@@ -89,13 +90,7 @@ func (s *EndpointState) TableRow() []string {
 		strconv.FormatUint(s.Revision, 10), string(s.State), e}
 }
 
-var idIndex = statedb.Index[*EndpointState, uint16]{
-	Name:       "id",
-	FromObject: func(s *EndpointState) index.KeySet { return index.NewKeySet(index.Uint16(s.ID)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var idIndex = indexes.Unique("id", indexes.Uint16, func(s *EndpointState) uint16 { return s.ID })
 
 // ByID finds the state of one endpoint.
 var ByID = idIndex.Query

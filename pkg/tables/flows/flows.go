@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb/index"
 
 	"github.com/waggle-net/waggle/pkg/dissect"
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
@@ -93,12 +94,7 @@ var keyIndex = statedb.Index[*Flow, Key]{
 	Unique:     true,
 }
 
-var endpointIndex = statedb.Index[*Flow, uint16]{
-	Name:       "endpoint",
-	FromObject: func(f *Flow) index.KeySet { return index.NewKeySet(index.Uint16(f.Endpoint)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-}
+var endpointIndex = indexes.Shared("endpoint", indexes.Uint16, func(f *Flow) uint16 { return f.Endpoint })
 
 // NewTable makes the table "flows".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Flow], error) {

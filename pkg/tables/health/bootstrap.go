@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Hook is a start hook that has run.
@@ -30,20 +31,8 @@ func (h Hook) TableRow() []string {
 		h.Duration.String()}
 }
 
-var orderIndex = statedb.Index[Hook, int]{
-	Name:       "order",
-	FromObject: func(h Hook) index.KeySet { return index.NewKeySet(index.Int(h.Order)) },
-	FromKey:    index.Int,
-	FromString: index.IntString,
-	Unique:     true,
-}
-
-var moduleIndex = statedb.Index[Hook, string]{
-	Name:       "module",
-	FromObject: func(h Hook) index.KeySet { return index.NewKeySet(index.String(h.Module)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var orderIndex = indexes.Unique("order", indexes.Int, func(h Hook) int { return h.Order })
+var moduleIndex = indexes.Shared("module", indexes.String, func(h Hook) string { return h.Module })
 
 // NewBootstrapTable makes the table "bootstrap".
 func NewBootstrapTable(db *statedb.DB) (statedb.RWTable[Hook], error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb/index"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Level of a report.
@@ -87,12 +88,7 @@ var idIndex = statedb.Index[Status, string]{
 
 func key(id string) index.Key { return index.String(root + "." + id) }
 
-var levelIndex = statedb.Index[Status, Level]{
-	Name:       "level",
-	FromObject: func(s Status) index.KeySet { return index.NewKeySet(index.String(string(s.Level))) },
-	FromKey:    func(l Level) index.Key { return index.String(string(l)) },
-	FromString: index.FromString,
-}
+var levelIndex = indexes.Shared("level", indexes.String, func(s Status) Level { return s.Level })
 
 // Queries.
 var (

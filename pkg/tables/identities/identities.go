@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -51,20 +51,8 @@ func text(labels map[string]string) string {
 	return printable.Text(strings.Join(List(labels), ","))
 }
 
-var idIndex = statedb.Index[*Identity, uint32]{
-	Name:       "id",
-	FromObject: func(i *Identity) index.KeySet { return index.NewKeySet(index.Uint32(i.ID)) },
-	FromKey:    index.Uint32,
-	FromString: index.Uint32String,
-	Unique:     true,
-}
-
-var labelsIndex = statedb.Index[*Identity, string]{
-	Name:       "labels",
-	FromObject: func(i *Identity) index.KeySet { return index.NewKeySet(index.String(cilium.LabelsKey(i.Labels))) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var idIndex = indexes.Unique("id", indexes.Uint32, func(i *Identity) uint32 { return i.ID })
+var labelsIndex = indexes.Shared("labels", indexes.String, func(i *Identity) string { return cilium.LabelsKey(i.Labels) })
 
 // ByID finds an identity.
 var ByID = idIndex.Query
@@ -113,20 +101,8 @@ func (e *EndpointIdentity) TableRow() []string {
 		text(e.Labels)}
 }
 
-var endpointIndex = statedb.Index[*EndpointIdentity, uint16]{
-	Name:       "endpoint",
-	FromObject: func(e *EndpointIdentity) index.KeySet { return index.NewKeySet(index.Uint16(e.EndpointID)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
-
-var endpointIdentityIndex = statedb.Index[*EndpointIdentity, uint32]{
-	Name:       "identity",
-	FromObject: func(e *EndpointIdentity) index.KeySet { return index.NewKeySet(index.Uint32(e.Identity)) },
-	FromKey:    index.Uint32,
-	FromString: index.Uint32String,
-}
+var endpointIndex = indexes.Unique("endpoint", indexes.Uint16, func(e *EndpointIdentity) uint16 { return e.EndpointID })
+var endpointIdentityIndex = indexes.Shared("identity", indexes.Uint32, func(e *EndpointIdentity) uint32 { return e.Identity })
 
 // ByEndpoint finds the identity of an endpoint by its local id.
 var ByEndpoint = endpointIndex.Query

@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Round is a round of the leading replica. There is at most one row; a replica that does not lead has none.
@@ -26,13 +27,7 @@ func (r Round) TableRow() []string {
 	return []string{r.Ended.UTC().Format(time.RFC3339), strconv.Itoa(r.All), strconv.Itoa(r.Unused), strconv.Itoa(r.Deleted), strconv.Itoa(r.Overdue)}
 }
 
-var onlyIndex = statedb.Index[Round, string]{
-	Name:       "only",
-	FromObject: func(Round) index.KeySet { return index.NewKeySet(index.String("last")) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var onlyIndex = indexes.Unique("only", indexes.String, func(Round) string { return "last" })
 
 // NewTable makes the table "identity-rounds".
 func NewTable(db *statedb.DB) (statedb.RWTable[Round], error) {

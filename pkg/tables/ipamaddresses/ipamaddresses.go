@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -44,20 +44,8 @@ func (a Address) TableRow() []string {
 	return []string{a.Addr.String(), a.Pool, printable.Text(a.Owner), printable.Text(a.Attachment), string(a.State)}
 }
 
-var addrIndex = statedb.Index[Address, netip.Addr]{
-	Name:       "addr",
-	FromObject: func(a Address) index.KeySet { return index.NewKeySet(index.NetIPAddr(a.Addr)) },
-	FromKey:    index.NetIPAddr,
-	FromString: index.NetIPAddrString,
-	Unique:     true,
-}
-
-var ownerIndex = statedb.Index[Address, string]{
-	Name:       "owner",
-	FromObject: func(a Address) index.KeySet { return index.NewKeySet(index.String(a.Owner)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var addrIndex = indexes.Unique("addr", indexes.Addr, func(a Address) netip.Addr { return a.Addr })
+var ownerIndex = indexes.Shared("owner", indexes.String, func(a Address) string { return a.Owner })
 
 // ByAddr finds the row of one address; ByOwner all rows of an owner.
 var (

@@ -6,7 +6,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Usage is the usage of one family. Counts of addresses refer to the currently chosen range. Event counters start with the agent and never fall.
@@ -47,13 +48,7 @@ func (u Usage) TableRow() []string {
 	return row
 }
 
-var familyIndex = statedb.Index[Usage, string]{
-	Name:       "family",
-	FromObject: func(u Usage) index.KeySet { return index.NewKeySet(index.String(u.Family)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var familyIndex = indexes.Unique("family", indexes.String, func(u Usage) string { return u.Family })
 
 // ByFamily finds the row of "ipv4" or "ipv6".
 var ByFamily = familyIndex.Query

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
@@ -72,45 +72,25 @@ func (s *EndpointSlice) TableRow() []string {
 	return []string{s.Key(), s.Service, strings.Join(ports, ","), strconv.Itoa(len(s.Endpoints))}
 }
 
-var endpointSliceIndex = statedb.Index[*EndpointSlice, string]{
-	Name:       "name",
-	FromObject: func(s *EndpointSlice) index.KeySet { return index.NewKeySet(index.String(s.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var endpointSliceIndex = indexes.Unique("name", indexes.String, (*EndpointSlice).Key)
 
 // EndpointSliceByName finds a slice by "namespace/name".
 var EndpointSliceByName = endpointSliceIndex.Query
 
-var sliceServiceIndex = statedb.Index[*EndpointSlice, string]{
-	Name: "service",
-	FromObject: func(s *EndpointSlice) index.KeySet {
-		if s.Service == "" {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.String(s.Namespace + "/" + s.Service))
-	},
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var sliceServiceIndex = indexes.OmitZero(indexes.Shared("service", indexes.String, func(s *EndpointSlice) string {
+	if s.Service == "" {
+		return ""
+	}
+	return s.Namespace + "/" + s.Service
+}))
 
 // EndpointSlicesByService finds the slices of a service by "namespace/name".
 var EndpointSlicesByService = sliceServiceIndex.Query
 
 // apiServerIndex has at most one row, so the watch channel of its query closes only after a change of this row.
-var apiServerIndex = statedb.Index[*EndpointSlice, bool]{
-	Name: "api-server",
-	FromObject: func(s *EndpointSlice) index.KeySet {
-		if s.Namespace != "default" || s.Name != "kubernetes" {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.Bool(true))
-	},
-	FromKey:    index.Bool,
-	FromString: index.BoolString,
-	Unique:     true,
-}
+var apiServerIndex = indexes.OmitZero(indexes.Unique("api-server", indexes.Bool, func(s *EndpointSlice) bool {
+	return s.Namespace == "default" && s.Name == "kubernetes"
+}))
 
 // APIServerSlice finds "default/kubernetes", the only slice to which API servers write their addresses; they repair it every few seconds. Other users could create
 // a slice that claims to belong to the same service.

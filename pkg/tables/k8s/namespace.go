@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -35,13 +35,7 @@ func (n *Namespace) TableRow() []string {
 	return []string{n.Name, printable.Text(n.UID), showMap(n.Labels)}
 }
 
-var namespaceIndex = statedb.Index[*Namespace, string]{
-	Name:       "name",
-	FromObject: func(n *Namespace) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var namespaceIndex = indexes.Unique("name", indexes.String, func(n *Namespace) string { return n.Name })
 
 // NamespaceByName finds a namespace.
 var NamespaceByName = namespaceIndex.Query

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -90,13 +90,7 @@ func (p *NetworkPolicy) TableRow() []string {
 		strconv.Itoa(len(p.Egress))}
 }
 
-var networkPolicyIndex = statedb.Index[*NetworkPolicy, string]{
-	Name:       "name",
-	FromObject: func(p *NetworkPolicy) index.KeySet { return index.NewKeySet(index.String(p.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var networkPolicyIndex = indexes.Unique("name", indexes.String, (*NetworkPolicy).Key)
 
 // NetworkPolicyByName finds a policy by "namespace/name".
 var NetworkPolicyByName = networkPolicyIndex.Query

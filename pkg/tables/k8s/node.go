@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -62,13 +62,7 @@ func (n *Node) TableRow() []string {
 		printable.Text(strings.Join(addresses, ","))}
 }
 
-var nodeIndex = statedb.Index[*Node, string]{
-	Name:       "name",
-	FromObject: func(n *Node) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nodeIndex = indexes.Unique("name", indexes.String, func(n *Node) string { return n.Name })
 
 // NodeByName finds a node.
 var NodeByName = nodeIndex.Query

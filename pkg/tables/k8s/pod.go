@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -74,13 +74,7 @@ func (p *Pod) TableRow() []string {
 	return []string{p.Key(), printable.Text(p.UID), p.NodeName, strconv.FormatBool(p.HostNetwork)}
 }
 
-var podIndex = statedb.Index[*Pod, string]{
-	Name:       "name",
-	FromObject: func(p *Pod) index.KeySet { return index.NewKeySet(index.String(p.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var podIndex = indexes.Unique("name", indexes.String, (*Pod).Key)
 
 // PodByName finds a pod by "namespace/name".
 var PodByName = podIndex.Query

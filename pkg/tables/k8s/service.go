@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/rootwatch"
 )
 
@@ -105,13 +105,7 @@ func (s *Service) TableRow() []string {
 	return []string{s.Key(), s.Type, strings.Join(ips, ","), strings.Join(ports, ","), s.Selects}
 }
 
-var serviceIndex = statedb.Index[*Service, string]{
-	Name:       "name",
-	FromObject: func(s *Service) index.KeySet { return index.NewKeySet(index.String(s.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var serviceIndex = indexes.Unique("name", indexes.String, (*Service).Key)
 
 // ServiceByName finds a service by "namespace/name".
 var ServiceByName = serviceIndex.Query

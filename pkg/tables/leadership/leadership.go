@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Leadership is a Lease as this replica knows it.
@@ -44,13 +45,7 @@ func (l Leadership) TableRow() []string {
 	return []string{l.Lease, l.Identity, leader, strconv.FormatBool(!l.Until.IsZero()), since, l.Error}
 }
 
-var leaseIndex = statedb.Index[Leadership, string]{
-	Name:       "lease",
-	FromObject: func(l Leadership) index.KeySet { return index.NewKeySet(index.String(l.Lease)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var leaseIndex = indexes.Unique("lease", indexes.String, func(l Leadership) string { return l.Lease })
 
 // NewTable makes the table "leadership". It has one row.
 func NewTable(db *statedb.DB) (statedb.RWTable[Leadership], error) {

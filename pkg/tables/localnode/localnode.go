@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Family holds the ranges and addresses of this node in one address family. The zero value means that the family is off or not known yet.
@@ -67,13 +68,7 @@ func show(v interface {
 	return v.String()
 }
 
-var nameIndex = statedb.Index[*LocalNode, string]{
-	Name:       "name",
-	FromObject: func(n *LocalNode) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(n *LocalNode) string { return n.Name })
 
 // ByName finds the row; there is at most one.
 var ByName = nameIndex.Query

@@ -4,8 +4,9 @@ import (
 	"net/netip"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Reasons for an exclusion. If several apply, the row has the first of these.
@@ -44,13 +45,7 @@ func (e *Exclusion) TableRow() []string {
 	return []string{e.Prefix.String(), e.Reason, e.Status.Kind.String()}
 }
 
-var exclusionIndex = statedb.Index[*Exclusion, netip.Prefix]{
-	Name:       "prefix",
-	FromObject: func(e *Exclusion) index.KeySet { return index.NewKeySet(index.NetIPPrefix(e.Prefix)) },
-	FromKey:    index.NetIPPrefix,
-	FromString: index.NetIPPrefixString,
-	Unique:     true,
-}
+var exclusionIndex = indexes.Unique("prefix", indexes.Prefix, func(e *Exclusion) netip.Prefix { return e.Prefix })
 
 // ExclusionByPrefix finds an exclusion.
 var ExclusionByPrefix = exclusionIndex.Query

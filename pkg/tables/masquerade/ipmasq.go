@@ -4,7 +4,8 @@ import (
 	"net/netip"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Origins of a prefix of the ip-masq-agent.
@@ -26,13 +27,7 @@ func (IPMasq) TableHeader() []string { return []string{"Prefix", "From"} }
 // TableRow implements statedb.TableWritable.
 func (m IPMasq) TableRow() []string { return []string{m.Prefix.String(), m.From} }
 
-var ipMasqIndex = statedb.Index[IPMasq, netip.Prefix]{
-	Name:       "prefix",
-	FromObject: func(m IPMasq) index.KeySet { return index.NewKeySet(index.NetIPPrefix(m.Prefix)) },
-	FromKey:    index.NetIPPrefix,
-	FromString: index.NetIPPrefixString,
-	Unique:     true,
-}
+var ipMasqIndex = indexes.Unique("prefix", indexes.Prefix, func(m IPMasq) netip.Prefix { return m.Prefix })
 
 // NewIPMasqTable makes the table "ip-masq-agent".
 func NewIPMasqTable(db *statedb.DB) (statedb.RWTable[IPMasq], error) {

@@ -7,10 +7,10 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Netdev is one device that leads out of the node.
@@ -51,13 +51,7 @@ func (n *Netdev) TableRow() []string {
 		strconv.FormatBool(n.MasqueradeIPv6), n.Status.Kind.String()}
 }
 
-var netdevIndex = statedb.Index[*Netdev, int]{
-	Name:       "id",
-	FromObject: func(n *Netdev) index.KeySet { return index.NewKeySet(index.Int(n.Index)) },
-	FromKey:    index.Int,
-	FromString: index.IntString,
-	Unique:     true,
-}
+var netdevIndex = indexes.Unique("id", indexes.Int, func(n *Netdev) int { return n.Index })
 
 // NewNetdevTable makes the table "netdevs".
 func NewNetdevTable(db *statedb.DB) (statedb.RWTable[*Netdev], error) {

@@ -6,7 +6,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // MTU is one row. Currently there is only one, for both 0.0.0.0/0 and ::/0.
@@ -29,13 +30,7 @@ func (m MTU) TableRow() []string {
 	return []string{m.Prefix.String(), strconv.Itoa(m.DeviceMTU), strconv.Itoa(m.RouteMTU), m.Source, strconv.FormatBool(m.Provisional)}
 }
 
-var prefixIndex = statedb.Index[MTU, netip.Prefix]{
-	Name:       "prefix",
-	FromObject: func(m MTU) index.KeySet { return index.NewKeySet(index.NetIPPrefix(m.Prefix)) },
-	FromKey:    index.NetIPPrefix,
-	FromString: index.NetIPPrefixString,
-	Unique:     true,
-}
+var prefixIndex = indexes.Unique("prefix", indexes.Prefix, func(m MTU) netip.Prefix { return m.Prefix })
 
 // Default is the prefix of the row that every pod uses.
 var Default = netip.MustParsePrefix("0.0.0.0/0")

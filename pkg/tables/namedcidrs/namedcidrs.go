@@ -6,8 +6,9 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // CIDR is one range. An address has the identity of the longest matching range in addition to the identity of its endpoint.
@@ -41,21 +42,8 @@ func (c *CIDR) TableRow() []string {
 	return []string{c.Prefix.String(), strconv.FormatUint(uint64(c.Identity), 10), strconv.FormatBool(c.Retired), c.Status.Kind.String()}
 }
 
-var prefixIndex = statedb.Index[*CIDR, netip.Prefix]{
-	Name:       "prefix",
-	FromObject: func(c *CIDR) index.KeySet { return index.NewKeySet(index.NetIPPrefix(c.Prefix)) },
-	FromKey:    index.NetIPPrefix,
-	FromString: index.NetIPPrefixString,
-	Unique:     true,
-}
-
-var identityIndex = statedb.Index[*CIDR, uint32]{
-	Name:       "identity",
-	FromObject: func(c *CIDR) index.KeySet { return index.NewKeySet(index.Uint32(c.Identity)) },
-	FromKey:    index.Uint32,
-	FromString: index.Uint32String,
-	Unique:     true,
-}
+var prefixIndex = indexes.Unique("prefix", indexes.Prefix, func(c *CIDR) netip.Prefix { return c.Prefix })
+var identityIndex = indexes.Unique("identity", indexes.Uint32, func(c *CIDR) uint32 { return c.Identity })
 
 // Queries.
 var (

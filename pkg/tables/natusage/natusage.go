@@ -6,8 +6,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -37,13 +37,7 @@ func (u Usage) TableRow() []string {
 		strconv.Itoa(u.Percent), strconv.FormatUint(u.Refused, 10)}
 }
 
-var endpointIndex = statedb.Index[Usage, uint16]{
-	Name:       "endpoint",
-	FromObject: func(u Usage) index.KeySet { return index.NewKeySet(index.Uint16(u.Endpoint)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var endpointIndex = indexes.Unique("endpoint", indexes.Uint16, func(u Usage) uint16 { return u.Endpoint })
 
 // NewTable makes the table "nat-usage".
 func NewTable(db *statedb.DB) (statedb.RWTable[Usage], error) {

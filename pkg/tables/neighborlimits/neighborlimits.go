@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Limit is the neighbour table of one family. All network namespaces of the machine share it.
@@ -35,13 +36,7 @@ func (l Limit) TableRow() []string {
 		strconv.FormatUint(l.Overflows, 10), last}
 }
 
-var familyIndex = statedb.Index[Limit, string]{
-	Name:       "family",
-	FromObject: func(l Limit) index.KeySet { return index.NewKeySet(index.String(l.Family)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var familyIndex = indexes.Unique("family", indexes.String, func(l Limit) string { return l.Family })
 
 // ByFamily finds the row of a family.
 var ByFamily = familyIndex.Query

@@ -6,7 +6,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Address is one address on one device.
@@ -32,22 +33,8 @@ func (a Address) TableRow() []string {
 		strconv.FormatBool(a.Source)}
 }
 
-var idIndex = statedb.Index[Address, string]{
-	Name: "id",
-	FromObject: func(a Address) index.KeySet {
-		return index.NewKeySet(index.String(a.Addr.String() + "@" + a.Device))
-	},
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var deviceIndex = statedb.Index[Address, string]{
-	Name:       "device",
-	FromObject: func(a Address) index.KeySet { return index.NewKeySet(index.String(a.Device)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var idIndex = indexes.Unique("id", indexes.String, func(a Address) string { return a.Addr.String() + "@" + a.Device })
+var deviceIndex = indexes.Shared("device", indexes.String, func(a Address) string { return a.Device })
 
 // NewTable makes the table "node-addresses".
 func NewTable(db *statedb.DB) (statedb.RWTable[Address], error) {

@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Sources that are not a field or an annotation of the Node.
@@ -38,28 +39,14 @@ func (c Candidate) TableRow() []string {
 	return []string{c.Family, c.Source, c.Raw, strconv.FormatBool(c.Chosen), c.Reason}
 }
 
-var sourceIndex = statedb.Index[Candidate, string]{
-	Name: "source",
-	FromObject: func(c Candidate) index.KeySet {
-		return index.NewKeySet(index.String(c.Family + "/" + c.Source))
-	},
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var sourceIndex = indexes.Unique("source", indexes.String, func(c Candidate) string { return c.Family + "/" + c.Source })
 
-var chosenIndex = statedb.Index[Candidate, string]{
-	Name: "chosen",
-	FromObject: func(c Candidate) index.KeySet {
-		if !c.Chosen {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.String(c.Family))
-	},
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var chosenIndex = indexes.OmitZero(indexes.Unique("chosen", indexes.String, func(c Candidate) string {
+	if !c.Chosen {
+		return ""
+	}
+	return c.Family
+}))
 
 // Queries. Chosen finds the chosen row of a family ("ipv4" or "ipv6"); BySource takes "<family>/<source>".
 var (

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -36,21 +36,8 @@ func (n *NodeID) TableRow() []string {
 	return []string{strconv.Itoa(int(n.ID)), printable.Text(n.Name), printable.Text(n.UID), state}
 }
 
-var nameIndex = statedb.Index[*NodeID, string]{
-	Name:       "name",
-	FromObject: func(n *NodeID) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var idIndex = statedb.Index[*NodeID, uint16]{
-	Name:       "id",
-	FromObject: func(n *NodeID) index.KeySet { return index.NewKeySet(index.Uint16(n.ID)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(n *NodeID) string { return n.Name })
+var idIndex = indexes.Unique("id", indexes.Uint16, func(n *NodeID) uint16 { return n.ID })
 
 // Queries.
 var (

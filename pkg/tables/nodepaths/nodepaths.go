@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -42,13 +42,7 @@ func (p *Path) TableRow() []string {
 	return []string{printable.Text(p.Node), string(p.Mode), p.Since.UTC().Format(time.RFC3339), printable.Text(p.Why)}
 }
 
-var nodeIndex = statedb.Index[*Path, string]{
-	Name:       "node",
-	FromObject: func(p *Path) index.KeySet { return index.NewKeySet(index.String(p.Node)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nodeIndex = indexes.Unique("node", indexes.String, func(p *Path) string { return p.Node })
 
 // ByNode finds the row of a node.
 var ByNode = nodeIndex.Query

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -127,13 +128,7 @@ func (r Refusal) String() string {
 	return text
 }
 
-var nameIndex = statedb.Index[*Node, string]{
-	Name:       "name",
-	FromObject: func(n *Node) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(n *Node) string { return n.Name })
 
 var addressIndex = statedb.Index[*Node, netip.Addr]{
 	Name: "address",

@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -81,13 +81,7 @@ func (s *Slot) Mode() string {
 	return ""
 }
 
-var idIndex = statedb.Index[*Slot, uint16]{
-	Name:       "id",
-	FromObject: func(s *Slot) index.KeySet { return index.NewKeySet(index.Uint16(s.ID)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var idIndex = indexes.Unique("id", indexes.Uint16, func(s *Slot) uint16 { return s.ID })
 
 // ByID finds the row of a node.
 var ByID = idIndex.Query

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -50,13 +50,7 @@ func (t *Traffic) TableRow() []string {
 		column.Time(t.IPv4.Answered), column.Time(t.IPv6.Answered)}
 }
 
-var nodeIndex = statedb.Index[*Traffic, string]{
-	Name:       "node",
-	FromObject: func(t *Traffic) index.KeySet { return index.NewKeySet(index.String(t.Node)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nodeIndex = indexes.Unique("node", indexes.String, func(t *Traffic) string { return t.Node })
 
 // ByNode finds the row of a node.
 var ByNode = nodeIndex.Query

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -42,13 +42,7 @@ func (u Update) TableRow() []string {
 	return []string{u.Name, string(u.State), u.Wanted, printable.Text(u.Message)}
 }
 
-var nameIndex = statedb.Index[Update, string]{
-	Name:       "name",
-	FromObject: func(u Update) index.KeySet { return index.NewKeySet(index.String(u.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(u Update) string { return u.Name })
 
 // ByName finds a row.
 var ByName = nameIndex.Query

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -50,13 +50,7 @@ func (v *View) TableRow() []string {
 		v.Since.UTC().Format(time.RFC3339), v.Asked.UTC().Format(time.RFC3339)}
 }
 
-var nodeIndex = statedb.Index[*View, string]{
-	Name:       "node",
-	FromObject: func(v *View) index.KeySet { return index.NewKeySet(index.String(v.Node)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nodeIndex = indexes.Unique("node", indexes.String, func(v *View) string { return v.Node })
 
 // NewTable makes the table "node-views".
 func NewTable(db *statedb.DB) (statedb.RWTable[*View], error) {

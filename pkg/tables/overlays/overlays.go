@@ -6,10 +6,10 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
@@ -63,13 +63,7 @@ func (o *Overlay) TableRow() []string {
 		strconv.FormatBool(o.Up), o.Status.Kind.String(), o.Status.GetError()}
 }
 
-var deviceIndex = statedb.Index[*Overlay, string]{
-	Name:       "device",
-	FromObject: func(o *Overlay) index.KeySet { return index.NewKeySet(index.String(o.Device)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var deviceIndex = indexes.Unique("device", indexes.String, func(o *Overlay) string { return o.Device })
 
 // ByDevice finds a row by its interface name.
 var ByDevice = deviceIndex.Query

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb/index"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -141,17 +142,7 @@ var testIndex = statedb.Index[*Test, string]{
 func ByTest(node string, kind Kind) statedb.Query[*Test] { return testIndex.Query(key(node, kind)) }
 
 // The index holds only tests with a fault, which are few.
-var faultIndex = statedb.Index[*Test, Fault]{
-	Name: "fault",
-	FromObject: func(t *Test) index.KeySet {
-		if t.Fault == "" {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.String(string(t.Fault)))
-	},
-	FromKey:    func(f Fault) index.Key { return index.String(string(f)) },
-	FromString: index.FromString,
-}
+var faultIndex = indexes.OmitZero(indexes.Shared("fault", indexes.String, func(t *Test) Fault { return t.Fault }))
 
 // ByFault finds the tests with a fault, including healed ones.
 var ByFault = faultIndex.Query

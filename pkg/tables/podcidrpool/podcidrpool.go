@@ -5,7 +5,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // State of a row.
@@ -49,20 +50,8 @@ func dash(s string) string {
 	return s
 }
 
-var keyIndex = statedb.Index[CIDR, string]{
-	Name:       "node",
-	FromObject: func(c CIDR) index.KeySet { return index.NewKeySet(index.String(c.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var stateIndex = statedb.Index[CIDR, State]{
-	Name:       "state",
-	FromObject: func(c CIDR) index.KeySet { return index.NewKeySet(index.String(string(c.State))) },
-	FromKey:    func(s State) index.Key { return index.String(string(s)) },
-	FromString: index.FromString,
-}
+var keyIndex = indexes.Unique("node", indexes.String, CIDR.Key)
+var stateIndex = indexes.Shared("state", indexes.String, func(c CIDR) State { return c.State })
 
 // NewTable makes the table "cluster-pool".
 func NewTable(db *statedb.DB) (statedb.RWTable[CIDR], error) {

@@ -5,7 +5,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // State relates the MTU of the pod to the MTU of the node.
@@ -46,13 +47,7 @@ func (p PodMTU) TableRow() []string {
 	return []string{strconv.Itoa(int(p.ID)), pod, strconv.Itoa(p.DeviceMTU), strconv.Itoa(p.RouteMTU), string(p.State), p.Detail}
 }
 
-var idIndex = statedb.Index[PodMTU, uint16]{
-	Name:       "id",
-	FromObject: func(p PodMTU) index.KeySet { return index.NewKeySet(index.Uint16(p.ID)) },
-	FromKey:    index.Uint16,
-	FromString: index.Uint16String,
-	Unique:     true,
-}
+var idIndex = indexes.Unique("id", indexes.Uint16, func(p PodMTU) uint16 { return p.ID })
 
 // ByID finds the row of an endpoint.
 var ByID = idIndex.Query

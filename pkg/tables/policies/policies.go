@@ -6,8 +6,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
@@ -39,13 +39,7 @@ func (p *Policy) TableRow() []string {
 		strconv.Itoa(len(p.Problems))}
 }
 
-var refIndex = statedb.Index[*Policy, string]{
-	Name:       "policy",
-	FromObject: func(p *Policy) index.KeySet { return index.NewKeySet(index.String(p.Ref.String())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var refIndex = indexes.Unique("policy", indexes.String, func(p *Policy) string { return p.Ref.String() })
 
 // ByRef finds a policy by [policy.Ref.String].
 var ByRef = refIndex.Query

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
@@ -43,13 +43,7 @@ func (c *Class) String() string {
 	return "namespace " + c.Namespace
 }
 
-var numberIndex = statedb.Index[*Class, uint32]{
-	Name:       "class",
-	FromObject: func(c *Class) index.KeySet { return index.NewKeySet(index.Uint32(c.Number)) },
-	FromKey:    index.Uint32,
-	FromString: index.Uint32String,
-	Unique:     true,
-}
+var numberIndex = indexes.Unique("class", indexes.Uint32, func(c *Class) uint32 { return c.Number })
 
 // ByNumber finds a class.
 var ByNumber = numberIndex.Query

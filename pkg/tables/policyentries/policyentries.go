@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
@@ -48,13 +48,7 @@ func (p *Policy) TableRow() []string {
 		strings.Join(p.Policies, ", "), p.Status.Kind.String()}
 }
 
-var idIndex = statedb.Index[*Policy, uint32]{
-	Name:       "id",
-	FromObject: func(p *Policy) index.KeySet { return index.NewKeySet(index.Uint32(p.ID)) },
-	FromKey:    index.Uint32,
-	FromString: index.Uint32String,
-	Unique:     true,
-}
+var idIndex = indexes.Unique("id", indexes.Uint32, func(p *Policy) uint32 { return p.ID })
 
 // ByID finds a compiled policy.
 var ByID = idIndex.Query

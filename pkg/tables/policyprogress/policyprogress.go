@@ -5,8 +5,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
@@ -28,13 +28,7 @@ func (p Progress) TableRow() []string {
 }
 
 // nameIndex has one key, because there is one row.
-var nameIndex = statedb.Index[Progress, string]{
-	Name:       "name",
-	FromObject: func(Progress) index.KeySet { return index.NewKeySet(index.String("policy")) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(Progress) string { return "policy" })
 
 // Row finds the row.
 var Row = nameIndex.Query("policy")

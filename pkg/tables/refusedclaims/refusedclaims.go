@@ -5,7 +5,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Reason says why a claim is rejected.
@@ -35,13 +36,7 @@ func (r Refused) TableRow() []string {
 	return []string{string(r.Reason), strconv.Itoa(r.Count), r.Example}
 }
 
-var reasonIndex = statedb.Index[Refused, string]{
-	Name:       "reason",
-	FromObject: func(r Refused) index.KeySet { return index.NewKeySet(index.String(string(r.Reason))) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var reasonIndex = indexes.Unique("reason", indexes.String, func(r Refused) string { return string(r.Reason) })
 
 // NewTable makes the table "refused-claims".
 func NewTable(db *statedb.DB) (statedb.RWTable[Refused], error) {

@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Names of self-tests.
@@ -38,13 +39,7 @@ func (SelfTest) TableHeader() []string { return []string{"Name", "State", "Messa
 // TableRow implements statedb.TableWritable.
 func (s SelfTest) TableRow() []string { return []string{s.Name, string(s.State), s.Message} }
 
-var nameIndex = statedb.Index[SelfTest, string]{
-	Name:       "name",
-	FromObject: func(s SelfTest) index.KeySet { return index.NewKeySet(index.String(s.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(s SelfTest) string { return s.Name })
 
 // ByName finds a self-test.
 var ByName = nameIndex.Query

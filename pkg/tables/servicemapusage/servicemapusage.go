@@ -5,7 +5,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Usage is the usage of one map. Counters start with the agent.
@@ -27,13 +28,7 @@ func (u Usage) TableRow() []string {
 		strconv.FormatUint(u.Refused, 10)}
 }
 
-var mapIndex = statedb.Index[Usage, string]{
-	Name:       "map",
-	FromObject: func(u Usage) index.KeySet { return index.NewKeySet(index.String(u.Map)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var mapIndex = indexes.Unique("map", indexes.String, func(u Usage) string { return u.Map })
 
 // NewTable makes the table "service-map-usage". It has no initializer, because no reader needs complete rows.
 func NewTable(db *statedb.DB) (statedb.RWTable[Usage], error) {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/rootwatch"
@@ -66,28 +66,12 @@ func (s *Service) TableRow() []string {
 		strconv.Itoa(s.LocalReady), printable.Text(problems)}
 }
 
-var nameIndex = statedb.Index[*Service, string]{
-	Name:       "name",
-	FromObject: func(s *Service) index.KeySet { return index.NewKeySet(index.String(s.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(s *Service) string { return s.Name })
 
 // ByName finds a service.
 var ByName = nameIndex.Query
 
-var healthCheckIndex = statedb.Index[*Service, bool]{
-	Name: "health-check",
-	FromObject: func(s *Service) index.KeySet {
-		if s.HealthCheckNodePort == 0 {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.Bool(true))
-	},
-	FromKey:    index.Bool,
-	FromString: index.BoolString,
-}
+var healthCheckIndex = indexes.OmitZero(indexes.Shared("health-check", indexes.Bool, func(s *Service) bool { return s.HealthCheckNodePort != 0 }))
 
 // WithHealthCheck finds the services with a health check node port, sorted by name.
 var WithHealthCheck = healthCheckIndex.Query(true)

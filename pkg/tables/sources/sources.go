@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
 	"github.com/waggle-net/waggle/pkg/column"
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // State of a source.
@@ -56,13 +56,7 @@ func (s Source) TableRow() []string {
 	return []string{s.Table, s.Producer, string(s.State), column.Time(s.Since), column.Time(s.Copy), s.WaitingFor}
 }
 
-var tableIndex = statedb.Index[Source, string]{
-	Name:       "table",
-	FromObject: func(s Source) index.KeySet { return index.NewKeySet(index.String(s.Table)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var tableIndex = indexes.Unique("table", indexes.String, func(s Source) string { return s.Table })
 
 // ByTable finds the source of one table.
 var ByTable = tableIndex.Query

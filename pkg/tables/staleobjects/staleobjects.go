@@ -5,7 +5,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Object is an object without an existing owner, as far as known.
@@ -31,13 +32,7 @@ func (o Object) TableRow() []string {
 // Key is "resource/name".
 func (o Object) Key() string { return o.Resource + "/" + o.Name }
 
-var nameIndex = statedb.Index[Object, string]{
-	Name:       "name",
-	FromObject: func(o Object) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, Object.Key)
 
 // ByName finds a row by its Key.
 var ByName = nameIndex.Query

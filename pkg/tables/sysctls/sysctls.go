@@ -5,8 +5,9 @@ import (
 	"iter"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // OwnerPodLinks is the owner of the settings of pod links, which are added and removed with each pod.
@@ -43,20 +44,8 @@ func (s *Setting) TableRow() []string {
 	return []string{s.Name, s.Value, s.Owner, s.Status.Kind.String()}
 }
 
-var nameIndex = statedb.Index[*Setting, string]{
-	Name:       "name",
-	FromObject: func(s *Setting) index.KeySet { return index.NewKeySet(index.String(s.Name)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
-
-var ownerIndex = statedb.Index[*Setting, string]{
-	Name:       "owner",
-	FromObject: func(s *Setting) index.KeySet { return index.NewKeySet(index.String(s.Owner)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+var nameIndex = indexes.Unique("name", indexes.String, func(s *Setting) string { return s.Name })
+var ownerIndex = indexes.Shared("owner", indexes.String, func(s *Setting) string { return s.Owner })
 
 // Queries.
 var (

@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 // Pod is a pod whose network this agent did not create; no program sees its packets.
@@ -38,13 +39,7 @@ func (p *Pod) TableRow() []string {
 	return []string{p.Key(), strings.Join(texts, ",")}
 }
 
-var nameIndex = statedb.Index[*Pod, string]{
-	Name:       "name",
-	FromObject: func(p *Pod) index.KeySet { return index.NewKeySet(index.String(p.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var nameIndex = indexes.Unique("name", indexes.String, (*Pod).Key)
 
 // NewTable makes the table "unmanaged-pods".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Pod], error) {

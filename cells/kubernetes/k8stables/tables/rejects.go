@@ -4,8 +4,8 @@ import (
 	"strconv"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -31,13 +31,7 @@ func (r Reject) TableRow() []string {
 	return []string{r.Resource, printable.Text(r.Object), strconv.FormatBool(r.Kept), strconv.FormatBool(r.Used), r.Reason}
 }
 
-var rejectIndex = statedb.Index[Reject, string]{
-	Name:       "object",
-	FromObject: func(r Reject) index.KeySet { return index.NewKeySet(index.String(r.Key())) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-	Unique:     true,
-}
+var rejectIndex = indexes.Unique("object", indexes.String, Reject.Key)
 
 // RejectByKey queries by [Reject.Key].
 var RejectByKey = rejectIndex.Query
