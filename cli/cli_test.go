@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -279,25 +278,5 @@ func TestMonitor(t *testing.T) {
 	_, out, _ = run(t, socket, "monitor", "-t", "drop", "--related-to", "7", "-o", "json")
 	if strings.Count(out, "\n") != 3 || !strings.Contains(out, `"type":"why"`) || !strings.Contains(out, `"type":"drop","reason":"Invalid source ip","reasonCode":132`) {
 		t.Errorf("got %q", out)
-	}
-}
-
-// TestReference checks that Documentation/cmdref.md is up to date.
-func TestReference(t *testing.T) {
-	t.Parallel()
-	const file = "../Documentation/cmdref.md"
-	var want bytes.Buffer
-	Reference(&want)
-	if *update {
-		if err := os.WriteFile(file, want.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want.Bytes()) {
-		t.Errorf("%s is not what the command says: run go generate ./cli", file)
 	}
 }

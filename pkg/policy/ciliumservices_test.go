@@ -215,8 +215,8 @@ func TestFromCilium_NamespaceNotInIdentities_ServicesMatchNothing(t *testing.T) 
 	}
 }
 
-// TestFromCilium_ManyRequirementsOfServices_MatchNothing: references beyond 10,000 requirements match nothing, whether or not they refer to the same Service, and the others count. The
-// owners of Services cause it, so no rule denies more because of it.
+// TestFromCilium_ManyRequirementsOfServices_MatchNothing: references beyond 10,000 requirements match nothing,
+// whether or not they refer to the same Service, and the others count. The owners of Services cause it, so no rule denies more because of it.
 func TestFromCilium_ManyRequirementsOfServices_MatchNothing(t *testing.T) {
 	t.Parallel()
 	const longest, db = "{k8sService: {serviceName: longest, namespace: red}}, ", "{k8sService: {serviceName: db, namespace: red}}"

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -48,6 +49,48 @@ func idiomsOfPage(text string) (found []string) {
 	return found
 }
 
+// commentOfC is one comment of a C file.
+var commentOfC = regexp.MustCompile(`(?s)//[^\n]*|/\*.*?\*/`)
+
+// idiomsOfC returns the idioms in the comments of a C file.
+func idiomsOfC(text string) (found []string) {
+	for _, comment := range commentOfC.FindAllString(text, -1) {
+		found = append(found, idioms.FindAllString(withoutQuotations(comment), -1)...)
+	}
+	return found
+}
+
+// idiomsOfYAML returns the idioms in the comments and values of a YAML file, quoted values included: quotes are syntax there.
+func idiomsOfYAML(text string) []string { return idioms.FindAllString(text, -1) }
+
+// textFiles returns the contents of the files with one of these extensions, by path relative to the root. bin and hidden folders are excluded.
+func textFiles(t *testing.T, extensions ...string) map[string]string {
+	t.Helper()
+	out, top := map[string]string{}, root(t)
+	err := filepath.WalkDir(top, func(name string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && name != top || entry.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if !entry.Type().IsRegular() || !slices.Contains(extensions, filepath.Ext(name)) {
+			return nil
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(top, name)
+		out[filepath.ToSlash(relative)] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 func TestLanguage_UsesNoIdioms(t *testing.T) {
 	t.Parallel()
 	report := func(path string, found []string) {
@@ -84,6 +127,16 @@ func TestLanguage_UsesNoIdioms(t *testing.T) {
 		}
 		report(filepath.ToSlash(relative), idiomsOfPage(string(content)))
 	}
+	programs, manifests := textFiles(t, ".c", ".h"), textFiles(t, ".yaml", ".yml")
+	if len(programs) < 50 || len(manifests) < 10 {
+		t.Fatalf("only %d C files and %d YAML files found: the search is broken", len(programs), len(manifests))
+	}
+	for path, text := range programs {
+		report(path, idiomsOfC(text))
+	}
+	for path, text := range manifests {
+		report(path, idiomsOfYAML(text))
+	}
 }
 
 func TestLanguage_UsesNoIdioms_Finds(t *testing.T) {
@@ -98,5 +151,11 @@ func TestLanguage_UsesNoIdioms_Finds(t *testing.T) {
 	}
 	if found := idiomsOfPage("# A\n" + bad + ", `" + bad + "`\n```\n" + bad + "\n```\n" + bad + "\n"); len(found) != 2 {
 		t.Errorf("in a page: %q", found)
+	}
+	if found := idiomsOfC("// " + bad + "\nint f(void) { return 0; } /* a `" + bad + "`\n * and " + bad + " */\nchar s[] = \"" + bad + "\";\n"); len(found) != 2 {
+		t.Errorf("in C: %q", found)
+	}
+	if found := idiomsOfYAML("a: {description: \"" + bad + "\"} # " + bad + "\n"); len(found) != 2 {
+		t.Errorf("in YAML: %q", found)
 	}
 }

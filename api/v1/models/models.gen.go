@@ -732,12 +732,12 @@ type BackendAddress struct {
 	Port     int    `json:"port,omitempty,omitzero"`
 	Protocol string `json:"protocol,omitempty,omitzero"`
 
-	// State terminating: only what is established, or nobody is active
+	// State terminating: established connections only, unless no backend is active
 	State BackendAddressState `json:"state,omitempty,omitzero"`
 	Zone  string              `json:"zone,omitempty,omitzero"`
 }
 
-// BackendAddressState terminating: only what is established, or nobody is active
+// BackendAddressState terminating: established connections only, unless no backend is active
 type BackendAddressState string
 
 // CgroupContainerMetadata The control group of one container

@@ -23,7 +23,6 @@ type Config struct {
 // DefaultConfig leaves the path of the socket to the state directory.
 var DefaultConfig = Config{}
 
-// Flags adds the flag; the value of c is its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("socket-path", c.SocketPath, "Path of the API's socket; default: waggle.sock in the state directory")
 }

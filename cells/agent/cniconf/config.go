@@ -31,7 +31,6 @@ const (
 	modePortmap = "portmap"
 )
 
-// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("write-cni-conf-when-ready", c.WriteCNIConfWhenReady,
 		"File to write the CNI configuration list to once pods can be attached, e.g. /etc/cni/net.d/05-waggle.conflist; empty for none")

@@ -22,7 +22,6 @@ type directory struct {
 	ConfigDir string `mapstructure:"config-dir"`
 }
 
-// Flags adds the flags to a set.
 func (d directory) Flags(flags *pflag.FlagSet) { flags.String(config.DirFlag, "", "") }
 
 // effective returns the options of an agent, from the directory if there is one.

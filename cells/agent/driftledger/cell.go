@@ -31,7 +31,6 @@ type Config struct {
 // DefaultConfig keeps the documented limit: changes that the kernel does not announce are found within 30 s.
 var DefaultConfig = Config{VerifyInterval: 25 * time.Second}
 
-// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("verify-interval", c.VerifyInterval,
 		"Interval of the verification of maps, programs, sysctls and rules; the kernel announces most other changes immediately")

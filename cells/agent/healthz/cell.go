@@ -25,7 +25,6 @@ type Config struct {
 // DefaultConfig uses the port of Cilium's agent.
 var DefaultConfig = Config{Port: 9879}
 
-// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("agent-health-port", c.Port, "TCP port on 127.0.0.1 and ::1 for health probes; 0 for none")
 }

@@ -36,7 +36,6 @@ type Config struct {
 // DefaultConfig serves nothing.
 var DefaultConfig = Config{}
 
-// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("prometheus-serve-addr", c.PrometheusServeAddr,
 		"Address (host:port) on which metrics are served at /metrics; empty disables the server")

@@ -35,7 +35,6 @@ var DefaultConfig = Config{Address: localhost, Port: 6060}
 // localhost means 127.0.0.1. It is not resolved: a node may lack an entry for it, or have another one.
 const localhost = "localhost"
 
-// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("pprof", c.Enable, "Serve profiles of the agent at /debug/pprof/, and all metrics of the Go runtime at /metrics")
 	flags.String("pprof-address", c.Address, "Address on which profiles are served: localhost or an IP address; each client that reaches it can read them")

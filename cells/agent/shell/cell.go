@@ -26,7 +26,6 @@ type Config struct {
 // DefaultConfig puts the socket into the state directory.
 var DefaultConfig = Config{}
 
-// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("shell-socket-path", c.SocketPath, "Path of the shell's socket; default: shell.sock in the state directory")
 }

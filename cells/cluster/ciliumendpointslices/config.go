@@ -20,7 +20,6 @@ type Config struct {
 // DefaultConfig contains the defaults of Cilium.
 var DefaultConfig = Config{Most: 100, Limits: `[{"nodes":0,"limit":10,"burst":20}]`}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-cilium-endpoint-slice", c.Enable,
 		"Write CiliumEndpointSlices in the cluster role, and read them instead of the CiliumEndpoints of other nodes once they are complete")

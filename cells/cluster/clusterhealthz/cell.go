@@ -39,7 +39,6 @@ type Config struct {
 // DefaultConfig uses another port than the agent, because the agent of the node has the same network namespace.
 var DefaultConfig = Config{Address: "127.0.0.1:9234"}
 
-// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("operator-api-serve-addr", c.Address, "Address (host:port) on which the cluster role serves health probes and metrics; empty for none")
 }

@@ -28,7 +28,6 @@ var DefaultConfig = Config{
 	IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24, IPv6CIDR: []string{"fd00::/104"}, IPv6Size: 120,
 }
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-ipv4", c.EnableIPv4, "Give pods IPv4 addresses")
 	flags.Bool("enable-ipv6", c.EnableIPv6, "Give pods IPv6 addresses")

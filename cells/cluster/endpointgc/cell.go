@@ -32,7 +32,6 @@ type Config struct {
 // DefaultConfig holds the default interval.
 var DefaultConfig = Config{Interval: 5 * time.Minute}
 
-// Flags adds the flag; the value of c is its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("cilium-endpoint-gc-interval", c.Interval, "Time between two scans for stale CiliumEndpoints and CiliumNodes; 0 disables the scans")
 }

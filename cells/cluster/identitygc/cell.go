@@ -36,7 +36,6 @@ type Config struct {
 // DefaultConfig has Cilium's defaults.
 var DefaultConfig = Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute, Limit: 2500, LimitInterval: time.Minute}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("identity-gc-interval", c.Interval, "Time between two scans for unused CiliumIdentities; 0 disables the scans")
 	flags.Duration("identity-heartbeat-timeout", c.Timeout, "Time after which a CiliumIdentity to which no CiliumEndpoint refers is deleted")

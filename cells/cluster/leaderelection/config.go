@@ -20,7 +20,6 @@ type Config struct {
 // DefaultConfig has the defaults of Cilium's operator.
 var DefaultConfig = Config{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("leader-election-namespace", c.Namespace,
 		"Namespace of the Lease waggle-cluster; default: environment K8S_NAMESPACE, then POD_NAMESPACE, then kube-system")

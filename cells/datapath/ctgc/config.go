@@ -22,7 +22,6 @@ type Config struct {
 // DefaultConfig adapts the interval to the number of dead flows.
 var DefaultConfig = Config{MaxInterval: maxInterval}
 
-// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("conntrack-gc-interval", c.Interval,
 		"Interval of the garbage collection of expired flows, at least 10s; 0 adapts it to their number")

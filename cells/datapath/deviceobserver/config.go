@@ -15,7 +15,6 @@ type Config struct {
 // DefaultConfig detects the links.
 var DefaultConfig = Config{}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.StringSlice("devices", c.Devices,
 		"Devices to other nodes and external networks, e.g. eth0,bond+ (+ matches any suffix, !eth1 excludes); default: detected")

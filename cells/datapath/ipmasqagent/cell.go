@@ -32,7 +32,6 @@ type Config struct {
 // DefaultConfig reads no file.
 var DefaultConfig = Config{Path: "/etc/config/ip-masq-agent"}
 
-// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-ip-masq-agent", c.Enabled, "Exclude the prefixes in the configuration file of the ip-masq-agent from masquerading")
 	flags.String("ip-masq-agent-config-path", c.Path, "Configuration file of the ip-masq-agent; the agent applies its changes")

@@ -33,7 +33,6 @@ const (
 	mostTimeout  = 30 * 24 * time.Hour
 )
 
-// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("bpf-ct-timeout-regular-tcp", c.TCPTimeout, "Idle timeout of an established TCP flow")
 	flags.Duration("bpf-ct-timeout-regular-tcp-syn", c.TCPSynTimeout, "Lifetime of a TCP flow without a reply")

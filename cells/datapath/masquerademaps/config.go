@@ -21,7 +21,6 @@ type Config struct {
 // DefaultConfig excludes nothing.
 var DefaultConfig = Config{}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv4-native-routing-cidr", c.IPv4NativeRoutingCIDR,
 		"IPv4 prefix in which the network routes pod addresses; packets of pods to this prefix keep their source address; empty for none")

@@ -18,7 +18,6 @@ type Config struct {
 
 var defaultConfig = Config{}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("monitor-socket-path", c.MonitorSocketPath,
 		"Socket that streams events of the datapath; default: monitor1_2.sock in --state-dir")

@@ -30,7 +30,6 @@ type Config struct {
 // DefaultConfig takes the MTU from a device.
 var DefaultConfig = Config{}
 
-// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("mtu", c.MTU, "MTU of pod links in bytes; 0: the MTU of the device with the node's address or default route")
 }

@@ -16,7 +16,6 @@ type Config struct {
 // DefaultConfig allows the pods of one burst at once. The rate is low enough that thousands of nodes together do not overload an API server.
 var DefaultConfig = Config{QPS: 10, Burst: 30}
 
-// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("disable-endpoint-crd", c.Disable, "Write no CiliumEndpoint objects; existing ones are kept")
 	flags.Float64("ciliumendpoint-write-qps", c.QPS, "Maximum rate of writes of CiliumEndpoint objects, per second")

@@ -16,7 +16,6 @@ type Config struct {
 // DefaultConfig scans every 10 seconds.
 var DefaultConfig = Config{Interval: 10 * time.Second}
 
-// Flags adds the flag; the value of c is its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("endpoint-gc-interval", c.Interval, "Time between the two checks of an endpoint whose link is gone, after which it is "+
 		"removed if both prove that its pod has ended; 0 disables the removal")

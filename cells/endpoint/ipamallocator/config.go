@@ -35,7 +35,6 @@ var DefaultConfig = Config{
 	Quarantine:  30 * time.Second,
 }
 
-// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipam-default-ip-pool", c.DefaultPool, "Name of the pool of the node's pod CIDRs")
 	flags.String("ipam-allocation-strategy", c.Strategy, "Order of allocation of free addresses: random or sequential")

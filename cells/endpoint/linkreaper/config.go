@@ -16,7 +16,6 @@ type Config struct {
 // DefaultConfig holds the default interval.
 var DefaultConfig = Config{Interval: 30 * time.Second}
 
-// Flags registers the flag of the cell. c contains its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("pod-link-gc-interval", c.Interval,
 		"Time between two scans for links of pods that belong to no endpoint; a link that five scans in a row find is deleted; below 23s this may be "+

@@ -10,7 +10,6 @@ type Config struct {
 // DefaultConfig needs no additional capability.
 var DefaultConfig = Config{}
 
-// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-pod-mtu-updates", c.Enabled,
 		"Change the MTU of running pods with the MTU of the node; requires the capability SYS_ADMIN")

@@ -29,7 +29,6 @@ const graceFlag = "identity-grace"
 // DefaultConfig holds the default settings.
 var DefaultConfig = Config{AllocationMode: modeCRD, Grace: time.Second}
 
-// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("identity-allocation-mode", c.AllocationMode, "Source of identities of label sets: crd (CiliumIdentity "+
 		"objects). Modes with a kvstore act as crd")

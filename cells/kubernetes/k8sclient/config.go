@@ -28,7 +28,6 @@ type Config struct {
 var DefaultConfig = Config{Enable: true, Servers: []string{}, ServerURLs: []string{}, QPS: 10, Burst: 20,
 	ConnectTimeout: kubeapi.DefaultConnection.Timeout, KeepAlive: kubeapi.DefaultConnection.KeepAlive}
 
-// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-k8s", c.Enable, "Use the API server if there is one")
 	flags.StringSlice("k8s-api-server", c.Servers, "Addresses of API servers, in order of preference; the default scheme is http. In a pod, the token and the CA of the ServiceAccount are used")

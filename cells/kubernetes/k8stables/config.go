@@ -33,7 +33,6 @@ var DefaultConfig = Config{
 	SnapshotWait: 30 * time.Second,
 }
 
-// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("manifests-dir", c.Dir,
 		"Directory of YAML and JSON files with Kubernetes objects (default <state-dir>/manifests)")

@@ -10,7 +10,6 @@ type Config struct {
 // DefaultConfig creates the CiliumNode.
 var DefaultConfig = Config{AutoCreate: true}
 
-// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("auto-create-cilium-node-resource", c.AutoCreate, "Create the CiliumNode of this node; false only keeps an existing one up to date")
 }

@@ -19,7 +19,6 @@ type Config struct {
 // DefaultConfig removes the taint of Cilium and writes neither annotations nor the path condition.
 var DefaultConfig = Config{TaintKey: "node.cilium.io/agent-not-ready"}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("annotate-k8s-node", c.Annotate, "Write pod CIDRs, router and health addresses into annotations of the Node")
 	flags.Bool("set-network-paths-condition", c.Paths, "Set the condition "+k8s.PathsCondition+" of the Node from the tests of the paths to other nodes")

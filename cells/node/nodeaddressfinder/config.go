@@ -22,7 +22,6 @@ const linkScope = 253
 // DefaultConfig leaves out addresses of link scope and narrower.
 var DefaultConfig = Config{LocalMaxAddrScope: linkScope - 1}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.StringSlice("nodeport-addresses", c.NodePortAddresses,
 		"Prefixes of the node addresses that serve NodePort services; default: the primary address of each device and family")

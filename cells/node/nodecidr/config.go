@@ -26,7 +26,6 @@ type Config struct {
 // DefaultConfig takes the CIDRs from the Node or the CiliumNode.
 var DefaultConfig = Config{IPv4Range: auto, IPv6Range: auto, IPv4Node: auto, IPv6ClusterRange: "f00d::/64"}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv4-range", c.IPv4Range, "IPv4 CIDR of the pods of this node; auto reads it from the Node")
 	flags.String("ipv6-range", c.IPv6Range, "IPv6 CIDR of the pods of this node; auto reads it from the Node")

@@ -22,7 +22,6 @@ type Config struct {
 // nodes each node with flows is probed every 10 minutes, and each of the others every 8 hours.
 var DefaultConfig = Config{Threshold: 3, Ratio: 0.5, Rate: 10, Sample: 100}
 
-// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("health-check-icmp-failure-threshold", c.Threshold, "Number of ICMP echo requests without a reply after which a probe fails, 1 to 20")
 	flags.Float64("connectivity-probe-frequency-ratio", c.Ratio,

@@ -25,7 +25,6 @@ type Config struct {
 // DefaultConfig requests no routes, as Cilium does.
 var DefaultConfig = Config{}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("auto-direct-node-routes", c.AutoDirectNodeRoutes,
 		"Add a route to the pods of each node on the same link, with that node as gateway")

@@ -32,7 +32,6 @@ const (
 	matchNodes      = "nodes"
 )
 
-// Flags defines the flags of the cell, with the fields of c as defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("enable-policy", c.Enable, "Isolated endpoints: default (endpoints that a policy isolates), always (all endpoints) or "+
 		"never (none, and no policy is enforced)")

@@ -52,7 +52,6 @@ type Config struct {
 // DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{L7Rules: string(policy.DenyL7)}
 
-// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("labels", c.Labels, "Rules [source:][!]regexp, separated by commas or spaces, that include (or with ! exclude) "+
 		"labels whose key starts with a match in identities; an including rule excludes all labels that no rule includes")

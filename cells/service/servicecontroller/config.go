@@ -31,7 +31,6 @@ const (
 // DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{ExternalIPs: true, HostPort: true, Topology: true, NoBackend: reject, IPv4Range: auto, IPv6Range: auto}
 
-// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("k8s-service-proxy-name", c.ProxyName,
 		"Serve only Services with this value of the label service.kubernetes.io/service-proxy-name; empty: only those without the label")

@@ -38,7 +38,6 @@ type Config struct {
 // DefaultConfig has Cilium's defaults.
 var DefaultConfig = Config{HealthCheckNodePort: true}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-health-check-nodeport", c.HealthCheckNodePort,
 		"Serve the health check node ports of Services, from which load balancers learn which nodes have backends")

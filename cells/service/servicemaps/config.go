@@ -10,7 +10,6 @@ type Config struct {
 // DefaultConfig holds Cilium's default seed; the tables that result from it differ from Cilium's.
 var DefaultConfig = Config{Seed: "JLfvgnHc2kaSUFaI"}
 
-// Flags adds the flag; the value of c is the default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("bpf-lb-maglev-hash-seed", c.Seed, "Seed of the Maglev tables, 12 bytes in base64; must be the same on all nodes")
 }

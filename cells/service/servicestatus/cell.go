@@ -35,7 +35,6 @@ type Config struct {
 // DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{KubeProxyReplacement: true}
 
-// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("kube-proxy-replacement", c.KubeProxyReplacement, "Serve Services; false leaves all Services to a kube-proxy, and removes the entries of previous runs")
 	flags.String("k8s-service-proxy-name", c.ProxyName,

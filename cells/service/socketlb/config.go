@@ -21,7 +21,6 @@ type Config struct {
 // DefaultConfig translates services for all sockets and enables the bind protection.
 var DefaultConfig = Config{Sock: true, BindProtection: true}
 
-// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("bpf-lb-sock", c.Sock, "Translate Services at the socket, before a packet is sent; only with --kube-proxy-replacement")
 	flags.Bool("bpf-lb-sock-hostns-only", c.HostOnly, "Translate only sockets of the host; programs on pod links translate packets of pods")

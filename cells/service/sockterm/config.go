@@ -10,7 +10,6 @@ type Config struct {
 // DefaultConfig needs no additional capability.
 var DefaultConfig = Config{}
 
-// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("bpf-lb-sock-terminate-pod-connections", c.Pods,
 		"Close connected sockets inside pods when their backend is removed; requires the capability SYS_ADMIN")

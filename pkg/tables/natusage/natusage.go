@@ -45,9 +45,6 @@ var endpointIndex = statedb.Index[Usage, uint16]{
 	Unique:     true,
 }
 
-// ByEndpoint finds the row of an endpoint.
-var ByEndpoint = endpointIndex.Query
-
 // NewTable makes the table "nat-usage".
 func NewTable(db *statedb.DB) (statedb.RWTable[Usage], error) {
 	return statedb.NewTable(db, "nat-usage", endpointIndex)

@@ -49,9 +49,6 @@ var deviceIndex = statedb.Index[Address, string]{
 	FromString: index.FromString,
 }
 
-// ByID finds a row by "<address>@<device>".
-var ByID = idIndex.Query
-
 // NewTable makes the table "node-addresses".
 func NewTable(db *statedb.DB) (statedb.RWTable[Address], error) {
 	return statedb.NewTable(db, "node-addresses", idIndex, deviceIndex)
