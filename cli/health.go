@@ -82,12 +82,7 @@ func healthText(w io.Writer, s *v1beta.HealthStatusResponse, verbose bool) {
 	fmt.Fprintln(w, printable.Text(head))
 	if len(s.NotProbed) > 0 {
 		const shown = 3
-		text := fmt.Sprintf("%d nodes were not probed in time, so their results are older: %s", len(s.NotProbed),
-			strings.Join(s.NotProbed[:min(len(s.NotProbed), shown)], ", "))
-		if more := len(s.NotProbed) - shown; more > 0 {
-			text += fmt.Sprintf(" and %d more", more)
-		}
-		fmt.Fprintln(w, printable.Text(text))
+		fmt.Fprintf(w, "%d nodes were not probed in time, so their results are older: %s\n", len(s.NotProbed), printable.List(s.NotProbed, shown))
 	}
 	if verbose {
 		healthDetails(w, nodes, s.Local.Name)

@@ -39,3 +39,16 @@ func Short(s string, limit int) string {
 	}
 	return Text(s)
 }
+
+// List joins the first items of a list, at most most, each as by [Text], and the number of the others: "a, b and 3 more".
+func List(items []string, most int) string {
+	shown := make([]string, 0, most)
+	for _, item := range items[:min(len(items), most)] {
+		shown = append(shown, Text(item))
+	}
+	text := strings.Join(shown, ", ")
+	if more := len(items) - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

@@ -39,3 +39,16 @@ func FuzzShort(f *testing.F) {
 		}
 	})
 }
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	items := []string{"a", "b\x1b", "c", "d"}
+	for most, want := range map[int]string{1: "a and 3 more", 2: `a, b\x1b and 2 more`, 4: `a, b\x1b, c, d`, 9: `a, b\x1b, c, d`} {
+		if got := List(items, most); got != want {
+			t.Errorf("%d: %q, want %q", most, got, want)
+		}
+	}
+	if got := List(nil, 3); got != "" {
+		t.Errorf("no items: %q", got)
+	}
+}

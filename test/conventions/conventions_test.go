@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -41,7 +42,7 @@ func (f file) at(pos token.Pos) string {
 // root returns the folder of go.mod.
 func root(t *testing.T) string {
 	t.Helper()
-	dir, err := filepath.Abs("../..")
+	dir, err := filepath.Abs(top)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,19 +62,31 @@ func files(t *testing.T) []file {
 	return out
 }
 
-// parsed parses the tree once for all tests.
-var parsed = sync.OnceValues(func() (out []file, err error) {
-	const top = "../.."
-	err = filepath.WalkDir(top, func(name string, entry os.DirEntry, err error) error {
-		if err != nil {
+// top is the root of the tree.
+const top = "../.."
+
+// walk calls visit for each regular file of the tree, with its path relative to the root. bin and hidden folders are excluded.
+func walk(visit func(relative string) error) error {
+	return fs.WalkDir(os.DirFS(top), ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
 			return err
-		}
-		if entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && name != top || entry.Name() == "bin") {
-			return filepath.SkipDir
-		}
-		if !strings.HasSuffix(name, ".go") {
+		case entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin"):
+			return fs.SkipDir
+		case !entry.Type().IsRegular():
 			return nil
 		}
+		return visit(name)
+	})
+}
+
+// parsed parses the tree once for all tests.
+var parsed = sync.OnceValues(func() (out []file, err error) {
+	err = walk(func(relative string) error {
+		if !strings.HasSuffix(relative, ".go") {
+			return nil
+		}
+		name := filepath.Join(top, relative)
 		source, err := os.ReadFile(name)
 		if err != nil {
 			return err
@@ -86,11 +99,6 @@ var parsed = sync.OnceValues(func() (out []file, err error) {
 		if ast.IsGenerated(syntax) {
 			return nil
 		}
-		relative, err := filepath.Rel(top, name)
-		if err != nil {
-			return err
-		}
-		relative = filepath.ToSlash(relative)
 		out = append(out, file{path: relative, dir: path.Dir(relative), source: source, syntax: syntax, fset: fset})
 		return nil
 	})
@@ -189,16 +197,9 @@ func nested(dir string) bool { return strings.HasPrefix(dir+"/", "test/kube/") }
 func TestModulesHaveATier(t *testing.T) {
 	t.Parallel()
 	var found []string
-	err := filepath.WalkDir(root(t), func(name string, entry os.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && name != root(t) && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin"):
-			return filepath.SkipDir
-		case entry.Name() == "go.mod":
-			relative, err := filepath.Rel(root(t), filepath.Dir(name))
-			found = append(found, filepath.ToSlash(relative))
-			return err
+	err := walk(func(relative string) error {
+		if path.Base(relative) == "go.mod" {
+			found = append(found, path.Dir(relative))
 		}
 		return nil
 	})

@@ -4,6 +4,7 @@ import (
 	"go/scanner"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -63,29 +64,18 @@ func idiomsOfC(text string) (found []string) {
 // idiomsOfYAML returns the idioms in the comments and values of a YAML file, quoted values included: quotes are syntax there.
 func idiomsOfYAML(text string) []string { return idioms.FindAllString(text, -1) }
 
-// textFiles returns the contents of the files with one of these extensions, by path relative to the root. bin and hidden folders are excluded.
+// textFiles returns the contents of the files with one of these extensions, by path relative to the root.
 func textFiles(t *testing.T, extensions ...string) map[string]string {
 	t.Helper()
-	out, top := map[string]string{}, root(t)
-	err := filepath.WalkDir(top, func(name string, entry os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && name != top || entry.Name() == "bin") {
-			return filepath.SkipDir
-		}
-		if !entry.Type().IsRegular() || !slices.Contains(extensions, filepath.Ext(name)) {
+	out := map[string]string{}
+	if err := walk(func(relative string) error {
+		if !slices.Contains(extensions, path.Ext(relative)) {
 			return nil
 		}
-		content, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		relative, err := filepath.Rel(top, name)
-		out[filepath.ToSlash(relative)] = string(content)
+		content, err := os.ReadFile(filepath.Join(top, relative))
+		out[relative] = string(content)
 		return err
-	})
-	if err != nil {
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return out

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 
 	"github.com/waggle-net/waggle/pkg/printable"
 )
@@ -90,13 +88,9 @@ func describe(data []byte) string {
 
 // join joins types or names of files. The text is bounded and printable.
 func join(types []string) string {
-	shown := slices.Clone(types[:min(len(types), maxNamed)])
-	for i, t := range shown {
-		shown[i] = printable.Short(t, maxTypeLength)
+	short := make([]string, len(types))
+	for i, t := range types {
+		short[i] = printable.Short(t, maxTypeLength)
 	}
-	text := strings.Join(shown, ", ")
-	if more := len(types) - len(shown); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return printable.List(short, maxNamed)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/config"
 	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/configs"
 )
 
@@ -101,13 +102,10 @@ func report(health cell.Health, changed []config.Option, rejected, err error) {
 // names lists the options.
 func names(options []config.Option) string {
 	var keys []string
-	for _, o := range options[:min(len(options), named)] {
+	for _, o := range options {
 		keys = append(keys, o.Key)
 	}
-	if more := len(options) - named; more > 0 {
-		keys = append(keys, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(keys, ", ")
+	return printable.List(keys, named)
 }
 
 // line returns the text of an error in one line, or "" without an error.

@@ -118,7 +118,7 @@ func TestNames_AreCapped(t *testing.T) {
 		options = append(options, config.Option{Key: fmt.Sprintf("k%02d", i)})
 	}
 	const first = "k00, k01, k02, k03, k04, k05, k06, k07, k08, k09"
-	for n, want := range map[int]string{0: "", 1: "k00", named: first, named + 2: first + ", and 2 more"} {
+	for n, want := range map[int]string{0: "", 1: "k00", named: first, named + 2: first + " and 2 more"} {
 		if got := names(options[:n]); got != want {
 			t.Errorf("%d options: %q, want %q", n, got, want)
 		}

@@ -1,10 +1,8 @@
 package policymaps
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
@@ -102,11 +100,3 @@ func (h *mapPolicy) name() {
 
 // maxNames is the number of objects that a text names at most.
 const maxNames = 3
-
-// shorten joins the first [maxNames] names, and the number of the others.
-func shorten(names []string) string {
-	if n := len(names); n > maxNames {
-		return strings.Join(names[:maxNames], ", ") + fmt.Sprintf(" and %d more", n-maxNames)
-	}
-	return strings.Join(names, ", ")
-}

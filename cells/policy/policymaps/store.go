@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // store assigns the policy ids and writes their entries to the maps. It is not safe for concurrent use; the verify job reads it with [controller].mu held.
@@ -296,7 +297,7 @@ func (s *store) costliest() string {
 	slices.SortFunc(all, func(a, b *mapPolicy) int { return cmp.Or(size(b)-size(a), cmp.Compare(a.id, b.id)) })
 	var texts []string
 	for _, h := range all[:min(len(all), maxCostly)] {
-		texts = append(texts, fmt.Sprintf("policy %d with %d entries (%s)", h.id, size(h), shorten(h.policies)))
+		texts = append(texts, fmt.Sprintf("policy %d with %d entries (%s)", h.id, size(h), printable.List(h.policies, maxNames)))
 	}
 	return strings.Join(texts, "; ")
 }

@@ -3,7 +3,6 @@ package nodehealth
 import (
 	"fmt"
 	"iter"
-	"strings"
 
 	"github.com/cilium/statedb"
 
@@ -79,13 +78,5 @@ func (s Summary) String() string {
 	if len(s.Unreachable) == 0 {
 		return text
 	}
-	names := make([]string, 0, shownNodes)
-	for _, name := range s.Unreachable[:min(len(s.Unreachable), shownNodes)] {
-		names = append(names, printable.Text(name))
-	}
-	text += "; unreachable: " + strings.Join(names, ", ")
-	if more := len(s.Unreachable) - shownNodes; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return text + "; unreachable: " + printable.List(s.Unreachable, shownNodes)
 }
