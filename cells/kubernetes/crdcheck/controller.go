@@ -44,7 +44,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if apiservers.AllUnreachable(r.Txn, c.Servers) {
 			health.Degraded("the definitions of custom resources are unknown", errors.New("no API server responds"))
 		} else {
-			rows, err := c.ask(ctx, r.Txn)
+			_, _, slices := c.Sources.Get(r.Txn, sources.ByTable("cilium-endpointslices"))
+			r.Txn = nil // the requests of a round take long
+			rows, err := c.ask(ctx, slices)
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -62,8 +64,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 // ask reads the definitions one by one. A definition that cannot be read keeps its row. The agent needs the definition of CiliumEndpointSlices only
 // while it reads slices.
-func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Definition, err error) {
-	_, _, slices := c.Sources.Get(txn, sources.ByTable("cilium-endpointslices"))
+func (c *controller) ask(ctx context.Context, slices bool) (rows []Definition, err error) {
 	for _, name := range crds.NamesInCluster() {
 		if name == kubeapi.CiliumEndpointSlices.String() && !slices {
 			continue
@@ -79,7 +80,7 @@ func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Defin
 			row.State = Missing
 		default:
 			err = failed // errors of the other definitions have the same cause
-			if before, _, known := c.Table.Get(txn, byName(name)); known {
+			if before, _, known := c.Table.Get(c.DB.ReadTxn(), byName(name)); known {
 				row = before
 			} else {
 				row.State = Unknown
