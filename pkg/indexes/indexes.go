@@ -67,7 +67,7 @@ func Uint32() Kind[uint32] { return Kind[uint32]{index.Uint32, index.Uint32Strin
 // Uint64 is the kind of numbers of 64 bits.
 func Uint64() Kind[uint64] { return Kind[uint64]{index.Uint64, index.Uint64String} }
 
-// Addr is the kind of IP addresses. An IPv4 address has the key of the IPv6 address that is mapped to it.
+// Addr is the kind of IP addresses. An IPv4 address has the key of the IPv6 address that is mapped to it, and the invalid address has the key of "::".
 func Addr() Kind[netip.Addr] { return Kind[netip.Addr]{index.NetIPAddr, index.NetIPAddrString} }
 
 // Prefix is the kind of IP prefixes. Bits of the address beyond the length of the prefix do not count.
