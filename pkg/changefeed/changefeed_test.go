@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/changefeed"
+	"github.com/waggle-net/waggle/pkg/indexes"
 )
 
 type row struct{ id, version uint64 }
@@ -22,8 +22,7 @@ func (r row) TableRow() []string  { return []string{strconv.FormatUint(r.id, 10)
 
 func newTable(t *testing.T, db *statedb.DB, name string) statedb.RWTable[row] {
 	t.Helper()
-	table, err := statedb.NewTable(db, name, statedb.Index[row, uint64]{
-		Name: "id", FromObject: func(r row) index.KeySet { return index.NewKeySet(index.Uint64(r.id)) }, FromKey: index.Uint64, Unique: true})
+	table, err := statedb.NewTable(db, name, indexes.Unique("id", indexes.Uint64, func(r row) uint64 { return r.id }))
 	require.NoError(t, err)
 	return table
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/rows"
 )
 
@@ -34,12 +34,7 @@ func newOwned(t *testing.T) *ownedRig {
 	t.Helper()
 	r := &ownedRig{write: acquisitions{Metrics: statedb.NewExpVarMetrics(false)}}
 	db := statedb.New(statedb.WithMetrics(&r.write))
-	byOwner := statedb.Index[*row, string]{
-		Name:       "owner",
-		FromObject: func(r *row) index.KeySet { return index.NewKeySet(index.String(r.Note)) },
-		FromKey:    index.String,
-		FromString: index.FromString,
-	}
+	byOwner := indexes.Shared("owner", indexes.String, func(r *row) string { return r.Note })
 	table, err := statedb.NewTable(db, "rows", byKey, byOwner)
 	if err != nil {
 		t.Fatal(err)

@@ -13,11 +13,11 @@ import (
 	"github.com/cilium/hive/hivetest"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
@@ -32,9 +32,8 @@ func (c *comb) withStatus(s reconciler.Status) *comb { c.Status = s; return c }
 func (c *comb) status() reconciler.Status            { return c.Status }
 func (c *comb) TableHeader() []string                { return []string{"Name"} }
 func (c *comb) TableRow() []string                   { return []string{c.Name} }
-func key(c *comb) index.KeySet                       { return index.NewKeySet(index.String(c.Name)) }
 func newTable(db *statedb.DB, name string) (statedb.RWTable[*comb], error) {
-	return statedb.NewTable(db, name, statedb.Index[*comb, string]{Name: "name", FromObject: key, FromKey: index.String, FromString: index.FromString, Unique: true})
+	return statedb.NewTable(db, name, indexes.Unique("name", indexes.String, func(c *comb) string { return c.Name }))
 }
 
 // world is a module with a loop that follows a table, a timer and a reconciler. Each of them blocks at its gate while the gate is shut.

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/index"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
+	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
@@ -187,8 +187,8 @@ func BenchmarkNodeLists(b *testing.B) {
 func BenchmarkHeartbeat(b *testing.B) {
 	s := newStore(b)
 	for i := range 120 {
-		must[statedb.RWTable[int]](b)(statedb.NewTableAny(s.set.DB, fmt.Sprint("other-", i), func() []string { return nil }, func(int) []string { return nil }, statedb.Index[int, int]{Name: "id",
-			FromObject: func(i int) index.KeySet { return index.NewKeySet(index.Int(i)) }, FromKey: index.Int, Unique: true}))
+		must[statedb.RWTable[int]](b)(statedb.NewTableAny(s.set.DB, fmt.Sprint("other-", i), func() []string { return nil }, func(int) []string { return nil },
+			indexes.Unique("id", indexes.Int, func(i int) int { return i })))
 	}
 	row := must[k8sobjects.Row](b)(k8sobjects.FromServer(wholeNode(1), "one"))
 	b.ReportAllocs()
