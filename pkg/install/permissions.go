@@ -56,6 +56,7 @@ func agentPermissions() []Permission {
 		agent("k8stables", "", "services", follow, "services"),
 		agent("k8stables", "discovery.k8s.io", "endpointslices", follow, "backends of services"),
 		agent("k8stables", "networking.k8s.io", "networkpolicies", follow, "policies"),
+		agent("k8stables", "networking.k8s.io", "ingresses", follow, "only agents of the previous build, during an update"),
 		agent("k8stables", ciliumGroup, "ciliumnodes", follow, "addresses and pod CIDRs of all nodes"),
 		agent("k8stables", ciliumGroup, "ciliumendpoints", follow, "pods of other nodes"),
 		agent("k8stables", ciliumGroup, "ciliumendpointslices", follow, "pods of other nodes, with --enable-cilium-endpoint-slice"),
