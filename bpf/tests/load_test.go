@@ -93,7 +93,7 @@ func TestMapSpecs_MatchContract(t *testing.T) {
 		delete(specs, name)
 	}
 	for name := range specs {
-		t.Errorf("map %s: nobody expects it", name)
+		t.Errorf("map %s: not expected", name)
 	}
 }
 

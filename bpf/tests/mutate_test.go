@@ -78,7 +78,7 @@ func faultOf(in []byte, got outcome) string {
 		own = netip.AddrFrom16([16]byte(in[22:38])) == podA.ipv6
 		target = netip.AddrFrom16([16]byte(in[38:54]))
 	default:
-		return "of a protocol that nobody carries"
+		return "of an unsupported protocol"
 	}
 	switch {
 	case !own:

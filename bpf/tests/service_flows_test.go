@@ -74,7 +74,7 @@ func TestPrivilegedService_ConnectionEnds(t *testing.T) {
 			server := func(flags string) { t.Helper(); n.passes(podB, answer.tcp(t, flags), actRedirect) }
 			client("S")
 			if got := n.natLeft(family); got[0] != 56 || got[1] != 56 {
-				t.Errorf("%s: a connection that nobody has answered has %v ticks", name, got)
+				t.Errorf("%s: a connection without a reply has %v ticks", name, got)
 			}
 			server("SA")
 			client("A")
@@ -253,7 +253,7 @@ func serviceFault(got outcome) string {
 	case 0x86dd:
 		source, target = netip.AddrFrom16([16]byte(got.packet[22:38])), netip.AddrFrom16([16]byte(got.packet[38:54]))
 	default:
-		return "of a protocol that nobody translates"
+		return "of a protocol that is not translated"
 	}
 	switch own := source == podA.ipv4 || source == podA.ipv6; {
 	case got.action == actOK && !own:

@@ -251,7 +251,7 @@ func TestPrivilegedService_Affinity(t *testing.T) {
 		kept.Used = now(t) - 600
 		n.update(bpf.MapAffinity, key, kept)
 		if got := n.run(bpf.PodEgress, ifPodA, serviceRequest(family, 6001).bytes(t)).action; got == first {
-			t.Error("the client still meets the backend of before its time ran out")
+			t.Error("the client still reaches its previous backend after the timeout")
 		}
 	})
 }

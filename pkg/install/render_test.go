@@ -177,7 +177,7 @@ func TestRender_Settings(t *testing.T) {
 	}
 	pod := all["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template
 	if c := pod.Spec.Containers[0]; c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil {
-		t.Error("probes ask a port that nobody listens on")
+		t.Error("probes use a port without a listener")
 	}
 	if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == "/var/lib/cni/x" }) {
 		t.Error("the folder of the CNI configuration is not mounted")
@@ -249,6 +249,6 @@ func TestRender_ClusterRole_HasHigherRateLimit(t *testing.T) {
 	o := usual("cluster")
 	o.Set = []string{"k8s-client-qps=7"}
 	if text := string(mustRender(t, o)); strings.Contains(text, "--k8s-client-qps") {
-		t.Error("a limit that somebody has set is not respected")
+		t.Error("a limit that the user has set is overridden")
 	}
 }

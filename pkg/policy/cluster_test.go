@@ -68,7 +68,7 @@ func ask(t *testing.T, text string, family int) policy.Question {
 	is := func(name string) policy.Party {
 		p, found := parties()[name]
 		if !found {
-			t.Fatalf("%s: nobody is called %q", text, name)
+			t.Fatalf("%s: there is no party %q", text, name)
 		}
 		if p.id == identity.WorldIPv4 && family == 1 {
 			p.id = identity.WorldIPv6

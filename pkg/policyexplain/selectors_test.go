@@ -16,7 +16,7 @@ import (
 func TestSelectors_EqualTruncatedText_StaySeparate(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	values := strings.Repeat("a-value-that-nobody-has, ", 20)
+	values := strings.Repeat("a-value-that-no-pod-has, ", 20)
 	for _, app := range []string{"cart", "free"} {
 		parsed, _, err := manifests.Policies(fmt.Appendf(nil, `
 apiVersion: cilium.io/v2
@@ -33,7 +33,7 @@ spec:
 	}
 	var found [][]int64
 	for _, s := range f.tables.View().Selectors() {
-		if strings.Contains(s.Selector, "a-value-that-nobody-has") {
+		if strings.Contains(s.Selector, "a-value-that-no-pod-has") {
 			if s.Users != 1 || len(s.Selector) > 2*maxPeers {
 				t.Errorf("%d policies use %q", s.Users, s.Selector)
 			}

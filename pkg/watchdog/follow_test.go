@@ -55,7 +55,7 @@ func TestFollow_TheFirstRows(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := set.Wait(ctx, 0); err != nil {
-		t.Error("that the first rows are known wakes nobody")
+		t.Error("the first rows wake no waiting job")
 	}
 	expect("with all")
 	insert(reconciler.StatusPending())

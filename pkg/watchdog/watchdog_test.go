@@ -215,7 +215,7 @@ func TestFollow(t *testing.T) {
 		w.remove1("other")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		if _, err := set.Wait(ctx, 0); err != nil {
-			t.Errorf("step %d: a change of the table wakes nobody: %v", i, err)
+			t.Errorf("step %d: a change of the table wakes no waiting job: %v", i, err)
 		}
 		cancel()
 	}

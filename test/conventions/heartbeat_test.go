@@ -23,7 +23,7 @@ func TestLoopsHaveAWatchdog(t *testing.T) {
 			at := f.at(call.Pos())
 			switch calleeOf(call) {
 			case "reconciler.Register":
-				t.Errorf("%s: register with watchdog.Register, so that rows which nobody attempts are found", at)
+				t.Errorf("%s: register with watchdog.Register, so that rows without an attempt are found", at)
 			case "job.OneShot", "job.Observer", "job.Timer":
 				t.Errorf("%s: use watchdog.Add or AddTimer, so that a job which hangs is found", at)
 			case "watchdog.Add", "watchdog.AddRetried", "watchdog.AddVital", "watchdog.AddTimer":

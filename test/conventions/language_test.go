@@ -22,7 +22,7 @@ var quotation = regexp.MustCompile("\"[^\"\n]*\"|`[^`\n]*`")
 // withoutQuotations removes quoted text.
 func withoutQuotations(text string) string { return quotation.ReplaceAllString(text, "") }
 
-// idiomsOfGo returns the idioms in the comments of a Go file and, unless it is a test, in its strings, which operators read.
+// idiomsOfGo returns the idioms in the comments and strings of a Go file. A string of a test may quote text.
 func idiomsOfGo(source []byte, test bool) (found []string) {
 	var s scanner.Scanner
 	fset := token.NewFileSet()
@@ -34,7 +34,10 @@ func idiomsOfGo(source []byte, test bool) (found []string) {
 			return found
 		case kind == token.COMMENT:
 			found = append(found, idioms.FindAllString(withoutQuotations(text), -1)...)
-		case kind == token.STRING && !test && strings.Contains(text, " "): // one word is a name
+		case kind == token.STRING && strings.Contains(text, " "): // one word is a name
+			if text = text[1 : len(text)-1]; test {
+				text = withoutQuotations(text)
+			}
 			found = append(found, idioms.FindAllString(text, -1)...)
 		}
 	}
@@ -63,6 +66,16 @@ func idiomsOfC(text string) (found []string) {
 
 // idiomsOfYAML returns the idioms in the comments and values of a YAML file, quoted values included: quotes are syntax there.
 func idiomsOfYAML(text string) []string { return idioms.FindAllString(text, -1) }
+
+// idiomsOfScript returns the idioms in the comments of a script of a test.
+func idiomsOfScript(text string) (found []string) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "#") {
+			found = append(found, idioms.FindAllString(withoutQuotations(line), -1)...)
+		}
+	}
+	return found
+}
 
 // textFiles returns the contents of the files with one of these extensions, by path relative to the root.
 func textFiles(t *testing.T, extensions ...string) map[string]string {
@@ -117,9 +130,9 @@ func TestLanguage_UsesNoIdioms(t *testing.T) {
 		}
 		report(filepath.ToSlash(relative), idiomsOfPage(string(content)))
 	}
-	programs, manifests := textFiles(t, ".c", ".h"), textFiles(t, ".yaml", ".yml")
-	if len(programs) < 50 || len(manifests) < 10 {
-		t.Fatalf("only %d C files and %d YAML files found: the search is broken", len(programs), len(manifests))
+	programs, manifests, scripts := textFiles(t, ".c", ".h"), textFiles(t, ".yaml", ".yml"), textFiles(t, ".txtar")
+	if len(programs) < 50 || len(manifests) < 10 || len(scripts) < 100 {
+		t.Fatalf("only %d C files, %d YAML files and %d scripts found: the search is broken", len(programs), len(manifests), len(scripts))
 	}
 	for path, text := range programs {
 		report(path, idiomsOfC(text))
@@ -127,16 +140,20 @@ func TestLanguage_UsesNoIdioms(t *testing.T) {
 	for path, text := range manifests {
 		report(path, idiomsOfYAML(text))
 	}
+	for path, text := range scripts {
+		report(path, idiomsOfScript(text))
+	}
 }
 
 func TestLanguage_UsesNoIdioms_Finds(t *testing.T) {
 	t.Parallel()
 	bad := "the state of " + "before"
-	source := "package p\n\n// F has " + bad + ".\nfunc F() string { return \"" + bad + "\" }\n\n// G quotes \"" + bad + "\".\nfunc G() string { return \"no" + "body\" }\n"
-	if found := idiomsOfGo([]byte(source), false); len(found) != 2 {
+	source := "package p\n\n// F has " + bad + ".\nfunc F() string { return \"" + bad + "\" }\n\n// G quotes \"" + bad + "\".\nfunc G() string { return \"no" + "body\" }\n" +
+		"func H() string { return `{\"a\": \"" + bad + "\"}` }\n"
+	if found := idiomsOfGo([]byte(source), false); len(found) != 3 {
 		t.Errorf("in a program: %q", found)
 	}
-	if found := idiomsOfGo([]byte(source), true); len(found) != 1 {
+	if found := idiomsOfGo([]byte(source), true); len(found) != 2 {
 		t.Errorf("in a test: %q", found)
 	}
 	if found := idiomsOfPage("# A\n" + bad + ", `" + bad + "`\n```\n" + bad + "\n```\n" + bad + "\n"); len(found) != 2 {
@@ -147,5 +164,8 @@ func TestLanguage_UsesNoIdioms_Finds(t *testing.T) {
 	}
 	if found := idiomsOfYAML("a: {description: \"" + bad + "\"} # " + bad + "\n"); len(found) != 2 {
 		t.Errorf("in YAML: %q", found)
+	}
+	if found := idiomsOfScript("# " + bad + ", \"" + bad + "\"\ndb/cmp " + bad + "\n"); len(found) != 1 {
+		t.Errorf("in a script: %q", found)
 	}
 }

@@ -51,7 +51,7 @@ func TestNoLockIsHeldAcrossACallOutOfTheCell(t *testing.T) {
 	}
 	for call := range mayBeCalledLocked {
 		if !used[call] {
-			t.Errorf("mayBeCalledLocked permits %s, which nobody calls so any more", call)
+			t.Errorf("mayBeCalledLocked permits %s, which no cell calls with a lock: remove the row", call)
 		}
 	}
 	if regions < 15 {

@@ -177,7 +177,7 @@ func survivesItsParts(t *testing.T, c *kube.Cluster) {
 	}
 	run(t, c, kube.Pod{Name: "late", Node: "node-1"})
 	if out, err := c.Exec(t.Context(), "early", "hostname"); err != nil || out != "early\n" {
-		t.Errorf("the pod of before says %q, %v", out, err)
+		t.Errorf("the pod early prints %q, %v", out, err)
 	}
 	audit := c.AuditLog(t, func(e kube.AuditEvent) bool { return e.User.Username == "system:node:node-1" && e.Verb == "create" })
 	if len(audit) == 0 {

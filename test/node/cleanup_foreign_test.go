@@ -53,7 +53,7 @@ func foreignKernel(t *testing.T, node *nodekit.Node) {
 			"ip rule add from 10.244.9.0/24 table 87",
 			"nft add table ip waggle", "nft add table inet waggles",
 			"nft add chain inet waggles prerouting { type filter hook prerouting priority raw ; }",
-			"nft add rule inet waggles prerouting iifname nobody drop",
+			"nft add rule inet waggles prerouting iifname absent0 drop",
 		} {
 			words := strings.Fields(command)
 			if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
@@ -75,7 +75,7 @@ func foreignKernel(t *testing.T, node *nodekit.Node) {
 		}
 		t.Cleanup(func() {
 			if info, err := attached.Info(); err != nil || info.TCX().Ifindex == 0 {
-				t.Errorf("the tcx program of somebody else: %+v, %v", info, err)
+				t.Errorf("the foreign tcx program: %+v, %v", info, err)
 			}
 			attached.Close()
 		})

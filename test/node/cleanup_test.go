@@ -340,7 +340,7 @@ func TestPrivilegedCleanup_RemainsAndForeignObjects(t *testing.T) {
 	}
 	part()
 	if err := os.Remove(foreign); err != nil {
-		t.Errorf("what somebody else put into the state directory: %v", err)
+		t.Errorf("the foreign file in the state directory: %v", err)
 	}
 	if err := errors.Join(os.Remove(filepath.Dir(foreign)), os.Remove(node.StateDir())); err != nil {
 		t.Errorf("something else is left in the state directory: %v", err)
@@ -348,7 +348,7 @@ func TestPrivilegedCleanup_RemainsAndForeignObjects(t *testing.T) {
 	if err := node.Do(func() error {
 		value, err := os.ReadFile(setting)
 		if string(value) != "1\n" {
-			err = errors.Join(err, fmt.Errorf("%s is %q, somebody set 1", setting, value))
+			err = errors.Join(err, fmt.Errorf("%s is %q, another program set 1", setting, value))
 		}
 		return errors.Join(err, os.WriteFile(setting, []byte("2"), 0))
 	}); err != nil {

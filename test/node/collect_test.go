@@ -259,7 +259,7 @@ func TestPrivilegedCollect_NamespacesNotVisible(t *testing.T) {
 	eventually(t, func() error {
 		log, err := node.Waggle(t.Context(), "endpoint", "log", "pod-name:default/unknown")
 		if err == nil && !strings.Contains(log, "it works, but pod default/unknown is not known") {
-			err = fmt.Errorf("the log of a pod that nobody knows:\n%s", log)
+			err = fmt.Errorf("the log of an unknown pod:\n%s", log)
 		}
 		return err
 	})

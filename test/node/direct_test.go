@@ -104,7 +104,7 @@ func TestPrivilegedNative_BypassesStack(t *testing.T) {
 	waitReady(t, one.Node)
 	eventually(t, func() error {
 		text, err := one.Waggle(t.Context(), "status", "--verbose")
-		if want := "The stack forwards packets between pods of different nodes: --kube-proxy-replacement=false"; err == nil && !strings.Contains(text, want) {
+		if want := "the stack forwards packets between pods of different nodes: --kube-proxy-replacement=false"; err == nil && !strings.Contains(text, want) {
 			err = fmt.Errorf("%s does not say %q:\n%s", one.Name(), want, text)
 		}
 		return err

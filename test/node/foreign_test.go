@@ -39,7 +39,7 @@ var neighbours = []string{
 	"nft add table ip waggle", // another family: not a table of Waggle
 	"nft add table inet waggles",
 	"nft add chain inet waggles prerouting { type filter hook prerouting priority -300 ; }",
-	"nft add rule inet waggles prerouting iifname nobody drop",
+	"nft add rule inet waggles prerouting iifname absent0 drop",
 	"tc qdisc add dev waggle_hosts clsact",
 	"tc qdisc add dev eth0 clsact",
 }
@@ -285,7 +285,7 @@ func TestPrivilegedForeign_ObjectsUnchangedFromStartToStop(t *testing.T) {
 			return nil
 		})
 	}
-	requireOrder("after somebody came ahead")
+	requireOrder("after another program was attached ahead")
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")
 	stillRun := func(when string) {
 		t.Helper()

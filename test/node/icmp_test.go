@@ -94,7 +94,7 @@ func TestPrivilegedICMP_TooBigForTheNetwork(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.ContainsFunc(decoded(frames), func(p gopacket.Packet) bool { return tooBig(p) == 1300 }) {
-				t.Errorf("nobody says that 1300 bytes fit: %v", decoded(frames))
+				t.Errorf("no ICMP error reports that 1300 bytes fit: %v", decoded(frames))
 			}
 		})
 	}

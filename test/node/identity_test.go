@@ -318,7 +318,7 @@ func TestPrivilegedIdentity_FollowsLabels(t *testing.T) {
 	}
 	eventually(t, func() error {
 		if o.last() != first.Identity {
-			return errors.New("nobody has looked yet")
+			return errors.New("the identity has not been observed yet")
 		}
 		return nil
 	})

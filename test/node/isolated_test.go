@@ -123,13 +123,13 @@ func (i *isolation) end(t *testing.T, node *nodekit.Node) {
 	t.Logf("%d connections were begun that policies deny", tries)
 	for _, addr := range addrsOf(i.recluse) {
 		if err := nodekit.Ping(i.friend, addr, 56); err != nil {
-			t.Errorf("whom the recluse may hear does not reach it: %v", err)
+			t.Errorf("the permitted peer of the recluse does not reach it: %v", err)
 		}
 	}
 	eventually(t, func() error {
 		for _, addr := range addrsOf(i.friend) {
 			if i.atRecluse.from(addr) == 0 {
-				return fmt.Errorf("what %s sends arrives, and nobody has noticed", addr)
+				return fmt.Errorf("the recluse replies to %s, and its listener has not seen that address", addr)
 			}
 		}
 		return nil

@@ -198,7 +198,7 @@ func requireNothingClaimed(t *testing.T, node *nodekit.Node) {
 	}
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, "default/") && strings.HasSuffix(strings.TrimSpace(line), "-") {
-			t.Errorf("an address stays with nobody: %s", line)
+			t.Errorf("an address of a pod neither expires nor is in quarantine: %s", line)
 		}
 	}
 }

@@ -287,7 +287,7 @@ func (o *oracle) checkDenied(t *testing.T) {
 			}
 		}
 		if talkers == 0 {
-			t.Errorf("%s has heard nobody", n.talker.Name)
+			t.Errorf("%s has received no packet of a talker", n.talker.Name)
 		}
 	}
 }

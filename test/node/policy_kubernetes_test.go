@@ -155,7 +155,7 @@ func (w *world) kubernetesSelectors(t *testing.T) {
 			nil, inbound("x/a", none)},
 		{"an empty list of peers selects all peers", []string{networkPolicy("x", selectA+"ingress: [{from: []}]")}, nil, all},
 		{"an empty rule selects all peers", []string{networkPolicy("x", selectA+"ingress: [{}]")}, nil, all},
-		{"an empty list of rules is nobody", []string{networkPolicy("x", selectA+"ingress: []")}, nil, inbound("x/a", none)},
+		{"an empty list of rules selects no peer", []string{networkPolicy("x", selectA+"ingress: []")}, nil, inbound("x/a", none)},
 		{"egress by pods", []string{networkPolicy("x", selectA+"policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]")}, nil,
 			outbound("x/a", to("x/b"))},
 		{"egress by namespace", []string{networkPolicy("x", selectA+"policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {team: w}}}]}]")}, nil,

@@ -55,7 +55,7 @@ func TestPrivilegedPolicy_MissingManifests_StaysEnforced(t *testing.T) {
 	for _, family := range families {
 		addr := late.Addr(family.ipv6)
 		if err := nodekit.PingBriefly(w.party("z/a"), addr, 56); err == nil {
-			t.Errorf("%s: whom its policy denies reaches the new pod", family.name)
+			t.Errorf("%s: a denied peer reaches the new pod", family.name)
 		}
 		if err := nodekit.Ping(w.party("x/b"), addr, 56); err != nil {
 			t.Errorf("%s: %v", family.name, err)

@@ -33,7 +33,7 @@ func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 			asking.Go(func() {
 				for deadline := time.Now().Add(awaitFor); !f(l); {
 					if time.Now().After(deadline) {
-						t.Errorf("%s: %s is not as it should be", what, l.name)
+						t.Errorf("%s: %s is not in the expected state", what, l.name)
 						return
 					}
 				}

@@ -60,7 +60,7 @@ func TestPrivilegedRestart_AddressInUse_NotReallocated(t *testing.T) {
 		if name, taken := owner[addr]; taken {
 			t.Errorf("%s is given and belongs to %s", addr, name)
 		}
-		owner[addr] = "somebody new"
+		owner[addr] = "a new owner"
 	}
 	if addr, err := postIPAM(t.Context(), node); err == nil {
 		t.Errorf("%s is given though none should be left", addr)

@@ -40,7 +40,7 @@ func TestPrivilegedSockets_AccessRights(t *testing.T) {
 		want   error
 	}{
 		{"a member of the group", group, "waggle.sock", nil},
-		{"somebody else", other, "waggle.sock", unix.EACCES},
+		{"another user", other, "waggle.sock", unix.EACCES},
 		{"a member of the group", group, "shell.sock", unix.EACCES},
 	} {
 		err := node.Do(func() error { return connectAs(c.gid, filepath.Join(node.StateDir(), c.socket)) })

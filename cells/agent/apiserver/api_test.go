@@ -84,7 +84,7 @@ func TestBodies(t *testing.T) {
 			`"selector":"k8s:app=web","users":1}]`},
 		{"GET", "/v1/policy/explain?from=10.0.1.8&to=shop/cart", "", 422, `{"code":422,"message":"Query argument port is required, but not found"}`},
 		{"GET", "/v1/policy/explain?from=10.0.1.8&to=shop/cart&port=80", "", 400, `"port \"80\": want PORT/PROTOCOL as in 80/TCP;...`},
-		{"GET", "/v1/policy/explain?from=nobody&to=shop/cart&port=80/TCP", "", 400, `"\"nobody\": want an address, NAMESPACE/POD or id:NUMBER"`},
+		{"GET", "/v1/policy/explain?from=unknown&to=shop/cart&port=80/TCP", "", 400, `"\"unknown\": want an address, NAMESPACE/POD or id:NUMBER"`},
 		{"GET", "/v1/policy/explain?from=id:7000&to=shop/cart&port=80/TCP", "", 404, `"identity 7000: not known on this node; see waggle identity list"`},
 		{"GET", "/v1/policy/explain?from=shop/none&to=shop/cart&port=80/TCP", "", 404, `"pod shop/none: not known on this node; give its address"`},
 		{"POST", "/v1/policy/what-if", `{"manifests":"kind: NetworkPolicy\nmetadata: [1]"}`, 400, `"line 1: json: cannot unmarshal array...`},
@@ -239,7 +239,7 @@ func TestPut_StatusOfErrors(t *testing.T) {
 func TestDelete_PartialErrors_AreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.manager.fail = errors.Join(errPartly, errors.New("release 10.0.1.7: nobody has it"))
+	f.manager.fail = errors.Join(errPartly, errors.New("release 10.0.1.7: not allocated"))
 	f.expect(f.request("DELETE", "/v1/endpoint/7", ""), http.StatusPartialContent, "2")
 	f.expect(f.request("DELETE", "/v1/endpoint/7", ""), 404, "")
 	f.manager.insert(pod())

@@ -127,7 +127,7 @@ func (k *fakeKernel) edit(name string, f func(*end)) error {
 // commands provides script commands that change and print the fake.
 func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"link": script.Command(script.CmdUsage{Summary: "somebody changes links", Args: "add name type|del name|down name|mtu name|rename name new|address name prefix|lose name prefix|fail"},
+		"link": script.Command(script.CmdUsage{Summary: "change links as another program", Args: "add name type|del name|down name|mtu name|rename name new|address name prefix|lose name prefix|fail"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) { return nil, k.do(args) }),
 		"kernel": script.Command(script.CmdUsage{Summary: "print the links in the fake kernel"},
 			func(*script.State, ...string) (script.WaitFunc, error) {

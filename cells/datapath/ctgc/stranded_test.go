@@ -98,7 +98,7 @@ func TestFollowNode_AddressBrieflyMissing(t *testing.T) {
 		go func() { done <- a.followNode(ctx, health) }()
 		for range 20 {
 			time.Sleep(limit * 9 / 10)
-			a.want("while the address is away for a moment", 4)
+			a.want("while the address is briefly missing", 4)
 			a.addAddrs()
 			time.Sleep(limit / 4)
 			a.removeAddrs()
@@ -172,7 +172,7 @@ func TestFollowNode_AddressIsTentative(t *testing.T) {
 		time.Sleep(limit / 2)
 		a.want("before the time is over", 2)
 		time.Sleep(limit)
-		a.want("when somebody else has it", 0)
+		a.want("when another host has the address", 0)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

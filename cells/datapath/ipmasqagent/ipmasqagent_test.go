@@ -149,7 +149,7 @@ func TestChurn(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		t.Fatalf("nobody says that %s is no prefix", prefix)
+		t.Fatalf("health does not report the invalid prefix %s", prefix)
 	}
 	await("without a folder")
 	for n := range 25 {

@@ -55,7 +55,7 @@ func (s *store) followFilled(ctx context.Context, health cell.Health) error {
 	if err := s.setFilled(); err != nil {
 		return err
 	}
-	health.OK("All maps are filled")
+	health.OK("all maps are filled")
 	return nil
 }
 

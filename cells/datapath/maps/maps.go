@@ -103,7 +103,7 @@ func (s *store) start(cell.HookContext) error {
 func (s *store) retry(ctx context.Context, failed error) error {
 	logged := ""
 	for pause := firstRetry; failed != nil; pause = min(2*pause, lastRetry) {
-		s.Health.Degraded("Maps cannot be used; attached programs stay unchanged", failed)
+		s.Health.Degraded("maps cannot be used; attached programs stay unchanged", failed)
 		if failed.Error() != logged { // once for each reason, not for each try
 			logged = failed.Error()
 			s.Log.Warn("Maps cannot be used; attached programs stay unchanged", "error", failed)
@@ -163,7 +163,7 @@ func (s *store) dropResized(ctx context.Context, health cell.Health) error {
 			if left := soonReplaced - time.Since(began); left > 0 {
 				r.Within(left)
 			} else {
-				health.Degraded("Maps of flows keep their size until every hook runs this generation; established flows take the slow path meanwhile", errHooks)
+				health.Degraded("maps of flows keep their size until every hook runs this generation; established flows take the slow path meanwhile", errHooks)
 			}
 		}
 		if s.hasResized() {

@@ -143,7 +143,7 @@ func TestPrivilegedOpen_ReusesCompatibleMap(t *testing.T) {
 			t.Errorf("the second run: %+v", row)
 		}
 		if err := r.s.Delete("numbers", uint32(9)); !errors.Is(err, ebpf.ErrKeyNotExist) {
-			t.Errorf("delete what is not there: %v", err)
+			t.Errorf("delete a missing entry: %v", err)
 		}
 		r.end()
 	})

@@ -15,7 +15,7 @@ func TestSpecs_MaglevTablesOnlyIfUsed(t *testing.T) {
 		agent agentconfig.Agent
 		want  uint32
 	}{
-		"nobody":                   {agentconfig.Agent{MaglevTableSize: 251}, 1},
+		"no service":               {agentconfig.Agent{MaglevTableSize: 251}, 1},
 		"all services":             {agentconfig.Agent{MaglevTableSize: 251, Maglev: true}, 3 * 251},
 		"services that require it": {agentconfig.Agent{MaglevTableSize: 251, AlgorithmAnnotation: true}, 3 * 251},
 	} {

@@ -77,7 +77,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, exclusions *ex
 			}
 			health.OK(fmt.Sprintf("%d devices, %d prefixes excluded", len(netdevs), excluded))
 		} else {
-			health.OK(fmt.Sprintf("Waiting for the devices and addresses of the node, %d prefixes excluded", excluded))
+			health.OK(fmt.Sprintf("waiting for the devices and addresses of the node, %d prefixes excluded", excluded))
 		}
 		return nil
 	})

@@ -157,7 +157,7 @@ func commands(f *fake, v *verifier) upstream.ScriptCmdsOut {
 			f.failures = n
 			return "", err
 		}),
-		"kernel/put": simple("Put what is not ours: ifindex prefix", func(args ...string) (string, error) {
+		"kernel/put": simple("Put foreign entries: ifindex prefix", func(args ...string) (string, error) {
 			n, err := strconv.ParseUint(args[0], 10, 32)
 			p, err2 := netip.ParsePrefix(args[1])
 			return "", errors.Join(err, err2, f.write(func() { f.netdevs[uint32(n)] = bpf.Netdev{}; f.exclusions[p] = 1 }))

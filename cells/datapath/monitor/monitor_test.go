@@ -132,7 +132,7 @@ func commands(f *fakeRing, h *hub, socket string) upstream.ScriptCmdsOut {
 			}
 			return "", errors.Join(err1, err2, err3)
 		}),
-		"ring/garbage": simple("Put a record that nobody knows", func(...string) (string, error) {
+		"ring/garbage": simple("Put a record of an unknown type", func(...string) (string, error) {
 			f.records <- []byte{99, 1, 2}
 			return "", nil
 		}),

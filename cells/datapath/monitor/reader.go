@@ -195,7 +195,7 @@ func (p *pump) checkLost(r reader, now time.Time, health cell.Health) {
 	p.checked = now
 	lost, err := r.Lost()
 	if err != nil {
-		health.Degraded("Cannot count lost events", err)
+		health.Degraded("cannot count lost events", err)
 		return
 	}
 	if n := lost - p.stats.lost; p.stats.baseline && n > 0 {
@@ -207,7 +207,7 @@ func (p *pump) checkLost(r reader, now time.Time, health cell.Health) {
 }
 
 func (p *pump) report(health cell.Health) {
-	message := "Reading events"
+	message := "reading events"
 	if p.stats.missed > 0 {
 		message += fmt.Sprintf(", %d lost because the ring buffer was full", p.stats.missed)
 	}

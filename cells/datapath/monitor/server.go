@@ -63,7 +63,7 @@ func (s *server) serve(ctx context.Context, health cell.Health) error {
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	free := make(chan struct{}, maxListeners)
-	health.OK("Listening on " + s.config.path)
+	health.OK("listening on " + s.config.path)
 	for {
 		watchdog.Idle(ctx)
 		conn, err := s.socket.Accept()

@@ -81,7 +81,7 @@ func (c *controller) disable(ctx context.Context, health cell.Health, all *range
 	defer all.rows.Close()
 	return loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Nodes}, Pause: settle}, func(r *loop.Round) error {
 		c.claim(r, all)
-		health.OK("Disabled: --routing-mode=" + agentconfig.RoutingNative)
+		health.OK("disabled: --routing-mode=" + agentconfig.RoutingNative)
 		return nil
 	})
 }
@@ -113,14 +113,14 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 
 		switch {
 		case !known && (all.self == nil || !all.self.Address(c.Agent.UnderlayIPv6).IsValid()): // until then the map may have an address from the previous run
-			waiting = "Waiting for the nodes of the cluster"
+			waiting = "waiting for the nodes of the cluster"
 		case !want.Source.IsValid():
-			waiting = "Waiting for an " + c.Agent.Underlay() + " address of this node"
+			waiting = "waiting for an " + c.Agent.Underlay() + " address of this node"
 			if known && self.Ready && c.Table.NumObjects(r.Txn) == 0 { // an address may never appear, and the node's own pods need no tunnel
 				err = c.commit(nil, done)
 			}
 		case !self.Ready: // without router addresses, Services could not send to backends on other nodes
-			waiting = "Waiting for the router addresses of this node"
+			waiting = "waiting for the router addresses of this node"
 		default:
 			err = c.commit(want, done)
 		}

@@ -34,7 +34,7 @@ func (r *repair) run(ctx context.Context, health cell.Health) error {
 		if ok, _ := r.Devices.Initialized(txn); ok {
 			recheck = r.mark(txn, time.Now())
 		}
-		health.OK("The tunnel device is up to date")
+		health.OK("the tunnel device is up to date")
 		return recheck
 	}, r.Table, r.Devices)
 }

@@ -139,7 +139,7 @@ func (k *fakeKernel) commands(w desiredroutes.Writer) hive.ScriptCmdsOut {
 				_, _, insert := k.links.Insert(txn, &devices.Device{Index: index, Name: args[1], Up: true})
 				return nil, errors.Join(err, insert)
 			}),
-		"route": script.Command(script.CmdUsage{Summary: "somebody adds or deletes a route", Args: "add|del prefix protocol"},
+		"route": script.Command(script.CmdUsage{Summary: "add or delete a route as another program", Args: "add|del prefix protocol"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				protocol, err := strconv.Atoi(args[2])
 				r := route{Table: 254, Dst: netip.MustParsePrefix(args[1]), Protocol: protocol, Link: 99}

@@ -110,7 +110,7 @@ func (k *fakeKernel) commands(w sysctls.Writer, v verifier) hive.ScriptCmdsOut {
 			}),
 		"verify": script.Command(script.CmdUsage{Summary: "run the verify job now"},
 			func(*script.State, ...string) (script.WaitFunc, error) { _, err := v.look(); return nil, err }),
-		"set": script.Command(script.CmdUsage{Summary: "somebody sets values in the fake kernel", Args: "name=value..."},
+		"set": script.Command(script.CmdUsage{Summary: "set values in the fake kernel as another program", Args: "name=value..."},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				k.mu.Lock()
 				defer k.mu.Unlock()

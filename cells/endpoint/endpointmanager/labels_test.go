@@ -195,7 +195,7 @@ func TestSetLabels_ReplacesUserLabelsKeepsPodLabels(t *testing.T) {
 	revision := r.endpoints.Revision(r.db.ReadTxn())
 	_, err = r.SetLabels("1", []string{"user:a=b"})
 	require.NoError(t, err)
-	require.Equal(t, revision, r.endpoints.Revision(r.db.ReadTxn()), "equal labels wake nobody")
+	require.Equal(t, revision, r.endpoints.Revision(r.db.ReadTxn()), "equal labels write no row")
 	for _, bad := range []string{"reserved:host", "k8s:app=x", "nonsense"} {
 		_, err = r.SetLabels("1", []string{bad})
 		require.ErrorIs(t, err, endpoint.ErrInvalid, bad)

@@ -43,7 +43,7 @@ func TestPorts_PodObjectDeleted_KeepsPorts(t *testing.T) {
 	}
 	ep, err = r.SetLabels("1", []string{"user:a=b"})
 	require.NoError(t, err)
-	require.Equal(t, webPorts(80), ep.Ports, "whoever sets labels changes no ports")
+	require.Equal(t, webPorts(80), ep.Ports, "new labels change no ports")
 }
 
 // The reply of the API server contains the ports like the row of the watch, and the first row of the endpoint has them.

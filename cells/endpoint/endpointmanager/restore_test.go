@@ -208,7 +208,7 @@ func TestRestore_AddressOfOtherOwner(t *testing.T) {
 	require.NoError(t, r.restore(r.done))
 	require.Contains(t, r.rows()[0].Quarantine, "its address is taken")
 	require.NoError(t, r.Delete(t.Context(), "1"))
-	require.Equal(t, "router", r.addresses.ownerOf("10.0.0.1"), "deletion does not give away what is not its own")
+	require.Equal(t, "router", r.addresses.ownerOf("10.0.0.1"), "deletion does not release an address of another owner")
 }
 
 func TestRestore_UnreadableDirectory_FailsStart(t *testing.T) {
@@ -218,7 +218,7 @@ func TestRestore_UnreadableDirectory_FailsStart(t *testing.T) {
 	r := newRig(t, dir)
 	r.kernel = &fakeKernel{}
 	require.ErrorContains(t, r.restore(r.done), "restore endpoints")
-	require.False(t, r.addresses.open, "nobody may allocate")
+	require.False(t, r.addresses.open, "allocations are not permitted")
 }
 
 func FuzzSalvage(f *testing.F) {

@@ -202,7 +202,7 @@ func commands(f *fakeMaps, w bpfendpoints.HostWriter, v *verifier) upstream.Scri
 				f.addresses[addr] = bpf.EndpointRef{Id: uint32(id)}
 			}))
 		}),
-		"kernel/clear": simple("Lose everything, as if somebody had emptied the maps", func(...string) (string, error) {
+		"kernel/clear": simple("Clear the maps as another program", func(...string) (string, error) {
 			return "", f.write(func() { clear(f.facts); clear(f.links); clear(f.addresses) })
 		}),
 		"hosts/replace": simple("Replace the node's addresses: owner address...", func(args ...string) (string, error) {

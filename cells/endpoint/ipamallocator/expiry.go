@@ -57,7 +57,7 @@ func (a *allocator) expireLoop(ctx context.Context, health cell.Health) error {
 			health.Degraded("expire addresses", err)
 			return err
 		}
-		health.OK("Running")
+		health.OK("running")
 		if !next.IsZero() {
 			r.Within(time.Until(next))
 		}

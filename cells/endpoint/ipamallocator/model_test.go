@@ -180,8 +180,8 @@ func (m model) release(t *testing.T, a *allocator, r *rand.Rand) {
 	}
 	was := m.held[addr]
 	if was != "" {
-		if _, err := a.Release(addr, "", "somebody else"); !errors.Is(err, ipam.ErrInUse) {
-			t.Errorf("release of %v by somebody else: %v", addr, err)
+		if _, err := a.Release(addr, "", "another owner"); !errors.Is(err, ipam.ErrInUse) {
+			t.Errorf("release of %v by another owner: %v", addr, err)
 		}
 	}
 	found, err := a.Release(addr, "", was)

@@ -62,7 +62,7 @@ func TestRestart_InterruptedRelease_AddressIsNotFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if state := after.stateOf(got.Addr); state != ipamaddresses.Quarantined {
-		t.Errorf("%v is %q when nobody has claimed it", got.Addr, state)
+		t.Errorf("%v is %q, want quarantined: no endpoint has claimed it", got.Addr, state)
 	}
 }
 

@@ -46,7 +46,7 @@ type params struct {
 type follower struct{ params }
 
 func (f *follower) run(ctx context.Context, health cell.Health) error {
-	health.OK("Waiting for the MTU of the node")
+	health.OK("waiting for the MTU of the node")
 	retry := minRetry
 	var last size
 	follows := []statedb.TableMeta{f.MTUs}
@@ -66,9 +66,9 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 			}
 			switch {
 			case !f.Config.Enabled:
-				health.OK("Running pods keep the MTU that they were attached with: --enable-pod-mtu-updates is off")
+				health.OK("running pods keep the MTU that they were attached with: --enable-pod-mtu-updates is off")
 			case row.Provisional:
-				health.OK("Running pods keep their MTU until the device that determines the MTU is known")
+				health.OK("running pods keep their MTU until the device that determines the MTU is known")
 			default:
 				if f.pass(ctx, r.Txn, want) {
 					retry = minRetry
@@ -206,7 +206,7 @@ func (f *follower) report(want size, health cell.Health) (open bool) {
 		if failed > maxFailures {
 			errs = append(errs, fmt.Errorf("and %d more", failed-maxFailures))
 		}
-		health.Degraded(fmt.Sprintf("Pods may keep another MTU than %d, or than %d for routes", want.Device, want.Route), errors.Join(errs...))
+		health.Degraded(fmt.Sprintf("pods may keep another MTU than %d, or than %d for routes", want.Device, want.Route), errors.Join(errs...))
 		return true
 	}
 	health.OK(fmt.Sprintf("%d pods have an MTU of %d, and %d for routes; %d have an MTU that was set by hand, %d are gone, %d not ready",

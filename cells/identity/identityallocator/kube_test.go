@@ -170,7 +170,7 @@ func TestRestart_APIServerUnavailable_KeepsNumbers(t *testing.T) {
 
 	w = start(t, server, dir)
 	w.add(t, 1, 5, func(i int) string { return fmt.Sprint("app-", i) })
-	after := w.await(t, "identities of the run before", 5, func(*identities.EndpointIdentity) bool { return true })
+	after := w.await(t, "identities of the previous run", 5, func(*identities.EndpointIdentity) bool { return true })
 	require.Equal(t, before, after)
 	server.Start(t)
 	w.await(t, "real identities", 5, isReal)

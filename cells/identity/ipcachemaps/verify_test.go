@@ -81,7 +81,7 @@ func TestPrivilegedVerifier_SlicesReachEveryEntry(t *testing.T) {
 	}
 	pass()
 	if len(l.findings) > 0 {
-		t.Fatalf("found %v where all is as it should be", l.findings)
+		t.Fatalf("found %v in correct maps", l.findings)
 	}
 	unowned := netip.MustParsePrefix("192.0.2.0/24")
 	for range 2 { // the second time the cursors are in the middle of the maps

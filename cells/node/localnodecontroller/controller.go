@@ -57,7 +57,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			return err
 		}
 		if node.Ready {
-			health.OK("Ready")
+			health.OK("ready")
 		} else {
 			health.Degraded("not ready", errors.New("waiting for "+node.WaitingFor))
 		}

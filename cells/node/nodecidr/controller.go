@@ -72,7 +72,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 // report sets the health of the module: the chosen ranges, or the first rejected candidate.
 func report(health cell.Health, candidates []nodecidrs.Candidate) {
-	chosen, text := 0, "No range is chosen"
+	chosen, text := 0, "no range is chosen"
 	for _, candidate := range candidates {
 		if strings.HasPrefix(candidate.Reason, rejected) {
 			health.Degraded("a pod CIDR is unusable",

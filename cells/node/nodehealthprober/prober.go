@@ -392,7 +392,7 @@ func (p *prober) commit(u update, complete bool) error {
 // degrade it.
 func (p *prober) report(txn statedb.ReadTxn, health cell.Health) {
 	if p.hindrance != nil {
-		health.Degraded("Some probes cannot be sent", errors.New(describe(p.hindrance)))
+		health.Degraded("some probes cannot be sent", errors.New(describe(p.hindrance)))
 		return
 	}
 	if len(p.differing) > 0 {

@@ -76,7 +76,7 @@ func (r responder) run(ctx context.Context, health cell.Health) error {
 			return err
 		default: // the connection failed before it was accepted, or no file descriptor is free
 			failed = true
-			health.Degraded("Accept a probe", err)
+			health.Degraded("accept a probe", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(acceptPause):

@@ -65,18 +65,18 @@ func registerController(jobs job.Group, p params) {
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err := errors.Join(c.restore(), c.subscribe()); err != nil {
-		health.Degraded("Restore ids", err)
+		health.Degraded("restore ids", err)
 		return err
 	}
 	watched := []statedb.TableMeta{c.Nodes} // without the table of the collector, which begins a round only while an id is released
 	err := loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
 		if err := c.round(r.Txn, r.Changed); err != nil {
-			health.Degraded("Assign ids", err)
+			health.Degraded("assign ids", err)
 			c.taken = nil
 			return err
 		}
 		if n := len(c.without); n > 0 {
-			health.Degraded("Assign ids", fmt.Errorf("%d nodes get no id, because all %d are in use: their pods are unreachable; the first is %s",
+			health.Degraded("assign ids", fmt.Errorf("%d nodes get no id, because all %d are in use: their pods are unreachable; the first is %s",
 				n, nodeids.Max, slices.Min(slices.Collect(maps.Keys(c.without)))))
 		} else {
 			health.OK(fmt.Sprintf("%d nodes", c.Table.NumObjects(c.DB.ReadTxn())))

@@ -97,7 +97,7 @@ func (c *controller) disable(ctx context.Context, health cell.Health, why error)
 	if err := c.commit(nil, nil, true); err != nil {
 		return err
 	}
-	health.OK(fmt.Sprintf("The stack forwards packets between pods of different nodes: %v", why))
+	health.OK(fmt.Sprintf("the stack forwards packets between pods of different nodes: %v", why))
 	watchdog.Idle(ctx) // the job has nothing else to do
 	<-ctx.Done()
 	return nil
@@ -119,7 +119,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		case !c.Agent.Tunnel():
 			health.OK(fmt.Sprintf("%d nodes, programs forward packets between their pods and pods of this node", rows))
 		case c.known.self == nil:
-			health.OK("Waiting for the address of this node in the underlay")
+			health.OK("waiting for the address of this node in the underlay")
 		default:
 			health.OK(fmt.Sprintf("%d nodes", rows))
 		}

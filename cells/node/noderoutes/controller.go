@@ -61,7 +61,7 @@ func registerController(jobs job.Group, p params) error {
 func run(ctx context.Context, health cell.Health, p params) error {
 	if !p.Config.AutoDirectNodeRoutes && !p.Agent.Tunnel() {
 		err := p.Desired.Replace(owner, nil)
-		health.OK("Disabled: --auto-direct-node-routes=false, --routing-mode=" + agentconfig.RoutingNative)
+		health.OK("disabled: --auto-direct-node-routes=false, --routing-mode=" + agentconfig.RoutingNative)
 		watchdog.Idle(ctx)
 		<-ctx.Done()
 		return err
@@ -85,9 +85,9 @@ func run(ctx context.Context, health cell.Health, p params) error {
 		case usable && complete:
 			r.report(health, err)
 		case err != nil:
-			health.Degraded("Waiting for the nodes of the cluster and the routes of this node", err)
+			health.Degraded("waiting for the nodes of the cluster and the routes of this node", err)
 		default:
-			health.OK(fmt.Sprintf("Waiting for the nodes of the cluster and the routes of this node; %d routes so far", len(r.routes)))
+			health.OK(fmt.Sprintf("waiting for the nodes of the cluster and the routes of this node; %d routes so far", len(r.routes)))
 		}
 		return nil
 	})

@@ -132,10 +132,10 @@ func (t *tester) report(health cell.Health) {
 	}
 	switch {
 	case trouble != nil:
-		health.Degraded("Some paths cannot be tested", trouble)
+		health.Degraded("some paths cannot be tested", trouble)
 	case len(faults) > 0:
-		health.Degraded(fmt.Sprintf("Paths to other nodes: %s", summary), errors.Join(faults...))
+		health.Degraded(fmt.Sprintf("paths to other nodes: %s", summary), errors.Join(faults...))
 	default:
-		health.OK(fmt.Sprintf("Paths to other nodes: %s, each tested at least every %v", summary, interval(len(t.targets)+1)))
+		health.OK(fmt.Sprintf("paths to other nodes: %s, each tested at least every %v", summary, interval(len(t.targets)+1)))
 	}
 }

@@ -124,7 +124,7 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 	}
 	defer feed.Close()
 	defer t.rows.Close()
-	health.OK("Waiting for the nodes of the cluster")
+	health.OK("waiting for the nodes of the cluster")
 	var reported time.Time
 	for news, known := false, false; ; {
 		txn := watchdog.Snapshot(ctx, t.db, t.in.Nodes, t.in.Health)

@@ -275,7 +275,7 @@ func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 			f.cidrs[netip.MustParsePrefix(args[0])] = uint32(n)
 			return "", err
 		})),
-		"kernel/clear": command("Lose everything, as if somebody had emptied the maps", "", 0, locked(func([]string) (string, error) {
+		"kernel/clear": command("Clear the maps as another program", "", 0, locked(func([]string) (string, error) {
 			clear(f.entries)
 			clear(f.cidrs)
 			return "", nil

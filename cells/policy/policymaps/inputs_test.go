@@ -43,7 +43,7 @@ func TestInputs_DeletedIdentityInIpcache_IsKept(t *testing.T) {
 	_, _, _ = table.Delete(txn, row)
 	txn.Commit()
 	if forgotten, again := in.forget(unused, gone.Add(2*identityGrace)); len(in.known) != 0 || !slices.Equal(forgotten, []uint32{301}) || again != 0 {
-		t.Errorf("when nobody names them: known %v, again in %s", in.known, again)
+		t.Errorf("when ipcache names none: known %v, again in %s", in.known, again)
 	}
 }
 

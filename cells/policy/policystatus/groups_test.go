@@ -90,7 +90,7 @@ func TestStatus_UnknownGroups(t *testing.T) {
 	r.lead(t, true)
 	s.Await(t, "one without groups is judged again", is("other", reasonEnforceable))
 	if !is("later", "")() {
-		t.Error("one is judged by groups of before")
+		t.Error("a policy is evaluated with the groups of the previous term")
 	}
 	forbidden.Store(false)
 	s.Await(t, "the groups of now are known", func() bool { return is("p", policy.ReasonAbsent)() && is("later", policy.ReasonAbsent)() })

@@ -110,7 +110,7 @@ func TestBehaviour(t *testing.T) {
 		"internal policy Local and no local backend":    {nil, web(inside), endpointsOf("2- r"), "ClusterIP: local drop"},
 		"ending ones only when none is active":          {nil, web(clusterIP), endpointsOf("1L st", "2- r"), "ClusterIP:2"},
 		"ending ones":                                   {nil, web(clusterIP), endpointsOf("1L st", "2- t", "3- -"), "ClusterIP:1"},
-		"nobody":                                        {nil, web(clusterIP), endpointsOf("1L -"), "ClusterIP:"},
+		"no ready backend":                              {nil, web(clusterIP), endpointsOf("1L -"), "ClusterIP:"},
 		"no backend, and drop":                          {func(c *Config) { c.NoBackend = drop }, web(clusterIP), endpointsOf("1L -"), "ClusterIP: drop"},
 		"unready addresses are published":               {nil, web(func(s *k8s.Service) { clusterIP(s); s.PublishNotReadyAddrs = true }), endpointsOf("1L -", "2- r"), "ClusterIP:12"},
 		"zones":                                         {nil, web(clusterIP), endpointsOf("1- r x", "2- r y", "3- r x y"), "ClusterIP:13"},

@@ -61,7 +61,7 @@ func (b *bench) stepWithoutGaps() int {
 		}
 		for a := range before {
 			if final[a] != "" && one[a] == "" {
-				b.t.Errorf("commit %d of %d: nobody has %s, before %q, and in the end %q", i+1, len(all), a, before[a], final[a])
+				b.t.Errorf("commit %d of %d: no service has %s, before %q, and in the end %q", i+1, len(all), a, before[a], final[a])
 			}
 		}
 	}

@@ -63,8 +63,8 @@ func (f *fakeIDs) commands() hive.ScriptCmdsOut {
 		}
 	}
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"earlier/frontends": script.Command(script.CmdUsage{Summary: "what the run before has left", Args: "(address id)..."}, set(&f.frontends)),
-		"earlier/backends":  script.Command(script.CmdUsage{Summary: "what the run before has left", Args: "(address id)..."}, set(&f.backends)),
+		"earlier/frontends": script.Command(script.CmdUsage{Summary: "set the frontends of the previous run", Args: "(address id)..."}, set(&f.frontends)),
+		"earlier/backends":  script.Command(script.CmdUsage{Summary: "set the backends of the previous run", Args: "(address id)..."}, set(&f.backends)),
 		"earlier/fails": script.Command(script.CmdUsage{Summary: "have the maps fail", Args: "times"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				f.mu.Lock()

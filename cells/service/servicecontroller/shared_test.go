@@ -73,10 +73,10 @@ func TestBackend_Local_DependsOnNodeAlone(t *testing.T) {
 		s.Namespace, s.ClusterIPs, s.IngressIPs, s.ExternalIPs = "b", ips("10.96.0.2"), nil, nil
 	}), slice("b", "one"))
 	b.step()
-	local("somebody else says that all are here", "2")
+	local("a slice of another Service names this node for all", "2")
 	b.insert(slice("b", "two"))
 	b.step()
-	local("somebody else says that none is here", "2")
+	local("a slice of another Service names another node for all", "2")
 	unmanaged := &k8s.Pod{Namespace: "a", Name: "p", Phase: "Running", PodIPs: ips("10.1.0.1")}
 	b.insert(unmanaged, nodeaddresses.Address{Addr: netip.MustParseAddr("10.1.0.3"), Device: "eth0"})
 	b.step()

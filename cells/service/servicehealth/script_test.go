@@ -24,7 +24,7 @@ func TestScripts(t *testing.T) {
 // commands returns script commands that find a free port and send health checks to it.
 func commands(t testing.TB) hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"port/free": script.Command(script.CmdUsage{Summary: "put a port that nobody has into a variable", Args: "variable"},
+		"port/free": script.Command(script.CmdUsage{Summary: "put a free port into a variable", Args: "variable"},
 			func(s *script.State, args ...string) (script.WaitFunc, error) {
 				return nil, s.Setenv(args[0], fmt.Sprint(free(t)))
 			}),
@@ -46,7 +46,7 @@ func commands(t testing.TB) hive.ScriptCmdsOut {
 					return out.String(), "", nil
 				}, nil
 			}),
-		"refused": script.Command(script.CmdUsage{Summary: "fail unless nobody listens, by both families", Args: "port"},
+		"refused": script.Command(script.CmdUsage{Summary: "require that connections are refused, by both families", Args: "port"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				for _, url := range urls(args[0]) {
 					if _, _, body, err := ask(url); !errors.Is(err, syscall.ECONNREFUSED) {

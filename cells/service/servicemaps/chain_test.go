@@ -381,7 +381,7 @@ func (c *chain) dumped() (map[loadbalancer.Address]backendsByOrigin, error) {
 	byID := map[uint32]loadbalancer.Address{}
 	for _, b := range backs {
 		if !c.named(b.Address) {
-			return nil, fmt.Errorf("backend %d, %s, is nobody's", b.ID, b.Address)
+			return nil, fmt.Errorf("backend %d, %s, is in no slice of a service", b.ID, b.Address)
 		}
 		byID[b.ID] = b.Address
 	}
@@ -434,7 +434,7 @@ func (c *chain) requireEqual() {
 				}
 				delete(have, a)
 			}
-			c.Fatalf("and nobody wants %v: %v", have, err)
+			c.Fatalf("the maps also have %v: %v", have, err)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func register(jobs job.Group, p params) error {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	c.writer.alive = func() { watchdog.Busy(ctx) }
 	if err := c.begin(); err != nil {
-		health.Degraded("The maps of services cannot be read; their entries stay in force", err)
+		health.Degraded("the maps of services cannot be read; their entries stay in force", err)
 		return err
 	}
 	defer c.in.close()

@@ -131,21 +131,21 @@ func (m *model) watch() {
 	f.slots.before = func(at, _ uint32, _ bool) {
 		for _, r := range m.readers {
 			if r.until.After(m.now) && r.value.First <= at && at < r.value.First+r.value.Count {
-				m.t.Fatalf("slot %d is written while somebody may still read it", at)
+				m.t.Fatalf("slot %d is written while a program may still read it", at)
 			}
 		}
 	}
 	f.maglev.before = func(at, _ uint32, _ bool) {
 		for _, r := range m.readers {
 			if r.until.After(m.now) && r.value.Maglev <= at && at < r.value.Maglev+r.value.MaglevSize {
-				m.t.Fatalf("slot %d of Maglev is written while somebody may still read it", at)
+				m.t.Fatalf("slot %d of Maglev is written while a program may still read it", at)
 			}
 		}
 	}
 	f.backends.before = func(id uint32, _ bpf.Backend, there bool) {
 		for _, r := range m.readers {
 			if !there && r.until.After(m.now) && slices.Contains(r.list, id) {
-				m.t.Fatalf("backend %d is removed while somebody may still come to it", id)
+				m.t.Fatalf("backend %d is removed while a program may still read it", id)
 			}
 		}
 	}
@@ -413,7 +413,7 @@ func same[K comparable](t *testing.T, what string, have []K, want map[K]bool) {
 	t.Helper()
 	for _, key := range have {
 		if !want[key] {
-			t.Fatalf("%s: %v is nobody's", what, key)
+			t.Fatalf("%s: %v is not expected", what, key)
 		}
 	}
 	if len(have) != len(want) {

@@ -174,7 +174,7 @@ func TestPrivilegedMaps_Full(t *testing.T) {
 		}
 	}
 	if failed := maps.Services.Delete(keys); failed != nil {
-		t.Errorf("delete what is there and what is not: %v", failed)
+		t.Errorf("delete present and missing entries: %v", failed)
 	}
 	if left, _, err := maps.Services.Dump(); len(left) != 0 || err != nil {
 		t.Errorf("left %v, %v", left, err)

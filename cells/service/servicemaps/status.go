@@ -66,10 +66,10 @@ func (c *controller) report(health cell.Health) {
 		return
 	}
 	if c.unread != nil {
-		health.Degraded("The maps of services cannot be verified; changes by other writers are not repaired", c.unread)
+		health.Degraded("the maps of services cannot be verified; changes by other writers are not repaired", c.unread)
 		return
 	}
-	health.OK(fmt.Sprintf("Entries of frontends: %d, of backends: %d", len(c.writer.known.entries), len(c.writer.known.backends)))
+	health.OK(fmt.Sprintf("entries of frontends: %d, of backends: %d", len(c.writer.known.entries), len(c.writer.known.backends)))
 }
 
 // account writes the rows of service-map-usage that differ from the previously written ones.

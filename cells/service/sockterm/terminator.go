@@ -63,7 +63,7 @@ func register(jobs job.Group, p params) {
 
 // run starts with a pass: backends may have been removed while no agent ran.
 func (t *terminator) run(ctx context.Context, health cell.Health) error {
-	health.OK("Waiting for services")
+	health.OK("waiting for services")
 	if !loop.Await(ctx, t.DB, loop.Options{}, func(r *loop.Round) bool { return r.Complete(t.Serving.Frontends, t.Serving.Backends) }) {
 		return nil
 	}

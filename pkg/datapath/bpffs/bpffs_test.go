@@ -107,7 +107,7 @@ func TestPrivilegedUnmount_OnlyOwnAndEmpty(t *testing.T) {
 			}
 		}
 		if is, err := Is(other); err != nil || !is {
-			t.Errorf("the mount of somebody else: %v, %v", is, err)
+			t.Errorf("the mount of another owner: %v, %v", is, err)
 		}
 		if is, err := Is(there); err != nil || is {
 			t.Errorf("ours is still there: %v, %v", is, err)

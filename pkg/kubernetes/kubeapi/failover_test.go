@@ -163,7 +163,7 @@ func TestFailover_CutsTheWatchesOfTheOldServer(t *testing.T) {
 		t.Errorf("a read was not sent to the next server: %v", err)
 	}
 	if e, open := <-w.ResultChan(); open {
-		t.Errorf("the watch of the old server goes on with %+v", e)
+		t.Errorf("the watch of the old server still delivers %+v", e)
 	}
 	if n := len(b.Requests()); n != 1 {
 		t.Errorf("the next server has seen %d requests", n)

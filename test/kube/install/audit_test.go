@@ -81,7 +81,7 @@ var rare = map[use]string{
 	{"waggle-cluster", "ciliumendpointslices.cilium.io", "get"}:    "a slice that changed since it was read: cells/cluster/ciliumendpointslices",
 	{"waggle-cluster", "ciliumendpointslices.cilium.io", "delete"}: "a slice that has lost its last pod: cells/cluster/ciliumendpointslices",
 	{"waggle", "pods", "get"}:                                      "an ADD that comes before the watch of pods: cells/endpoint/endpointmanager",
-	{"waggle", "ciliumidentities.cilium.io", "get"}:                "a number that somebody else took: cells/identity/identityallocator",
+	{"waggle", "ciliumidentities.cilium.io", "get"}:                "a number that another node took: cells/identity/identityallocator",
 	{"waggle", "ciliumendpoints.cilium.io", "get"}:                 "an object of that name that is there already: cells/endpoint/ciliumendpoints",
 }
 

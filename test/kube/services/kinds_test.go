@@ -8,7 +8,7 @@ import (
 
 // empty requires that clients of a Service without endpoints get rejections in pods, on nodes and outside.
 func empty(t *testing.T, s *stays) {
-	cluster := s.Service(t, "empty", "NodePort", 82, "app: nobody", "")
+	cluster := s.Service(t, "empty", "NodePort", 82, "app: absent", "")
 	s.RequireRejected(t, s.FromPod(t, "one"), "80", cluster...)
 	s.RequireRejected(t, s.FromNode(t, s.A), "80", cluster...)
 	s.RequireRejected(t, s.FromOutside(t), "30082", s.A.IPv4, s.A.IPv6)

@@ -46,12 +46,12 @@ func endedMeanwhile(t *testing.T, shared *kube.Cluster) {
 		t.Errorf("an agent that is ready has not heard what was queued: %s", now)
 	}
 	attached(t, c, n, "a", "b")
-	t.Logf("the endpoint nobody had said anything about was gone %s after the agent was wanted again", time.Since(began).Round(10*time.Millisecond))
+	t.Logf("the endpoint without a DEL was removed %s after the agent was scheduled again", time.Since(began).Round(10*time.Millisecond))
 	if err := sameEndpoints(t, n, lasting); err != nil {
 		t.Error(err)
 	}
 	if out, err := n.Waggle(t.Context(), "db", "show", "collected-endpoints"); err != nil || !strings.Contains(out, "unheard") {
-		t.Errorf("nobody says that it was removed: %v\n%s", err, out)
+		t.Errorf("the table does not report the removed endpoint: %v\n%s", err, out)
 	}
 
 	for _, keep := range []bool{false, true} {

@@ -72,7 +72,7 @@ func restartsUnnoticed(t *testing.T, shared *kube.Cluster) {
 		t.Logf("%s: all is well after %s", step.name, time.Since(began).Round(10*time.Millisecond))
 		// A new pod shows that kubelet, the runtime and the agent work together again.
 		known(t, c, n, runPod(t, c, "later", n))
-		if err := errors.Join(c.DeletePod(t.Context(), "later"), c.WaitFor(t.Context(), "the endpoints to be those of before", func() error {
+		if err := errors.Join(c.DeletePod(t.Context(), "later"), c.WaitFor(t.Context(), "the endpoints to be the previous ones", func() error {
 			return sameEndpoints(t, n, before)
 		})); err != nil {
 			t.Fatalf("%s: %v", step.name, err)

@@ -95,7 +95,7 @@ func failOver(t *testing.T, c *kube.Cluster, n *kube.Node) {
 		t.Fatal(err)
 	}
 	if len(ofAgents(t, c)) == before {
-		t.Error("the audit log has nobody named waggle-agent")
+		t.Error("the audit log has no request of waggle-agent")
 	}
 	if err := c.StopAPIServer(); err != nil {
 		t.Fatal(err)

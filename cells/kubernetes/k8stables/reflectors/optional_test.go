@@ -38,7 +38,7 @@ func TestSync_OptionalObjectsForbidden(t *testing.T) {
 			t.Errorf("the policies: %+v", row)
 		}
 		if r.level("ciliumcidrgroups") != cell.StatusDegraded {
-			t.Error("nobody says that they are missing")
+			t.Error("health does not report that they are missing")
 		}
 	})
 }

@@ -72,7 +72,7 @@ func TestReplace_EmptyListIsConfirmed(t *testing.T) {
 			}
 		}
 		if quorum == 0 {
-			t.Error("nobody asked by quorum")
+			t.Error("no list was read by quorum")
 		}
 		// Objects that were deleted on the server are deleted.
 		server.Stop()
