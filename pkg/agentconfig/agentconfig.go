@@ -113,12 +113,12 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.Bool("kube-proxy-replacement", f.KubeProxyReplacement,
 		"Serve Services; false leaves all Services to a kube-proxy, and removes the entries of previous runs")
 	flags.StringSlice("node-port-range", f.NodePortRange, "First and last port of NodePort services, e.g. 30000,32767")
-	flags.String("bpf-lb-algorithm", f.Algorithm, "Algorithm that chooses the backend of a Service for a client outside the cluster: random, or maglev, "+
-		"with which all nodes choose the same one")
-	flags.Bool("bpf-lb-algorithm-annotation", f.AlgorithmAnnotation, "Let the annotation service.cilium.io/lb-algorithm of a Service select the algorithm, which reserves "+
-		"capacity for Maglev's tables; if false, the annotation cannot select maglev unless it is the algorithm of all Services")
-	flags.Int("bpf-lb-maglev-table-size", f.MaglevTableSize, "Slots of a Maglev table: 251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521 or "+
-		"131071; use at least a hundred times the number of backends of a Service, and the same value on all nodes")
+	flags.String("bpf-lb-algorithm", f.Algorithm, "Algorithm that chooses the backend of a Service for a client outside the cluster: random, or maglev "+
+		"(the same backend on all nodes)")
+	flags.Bool("bpf-lb-algorithm-annotation", f.AlgorithmAnnotation, "Let the annotation service.cilium.io/lb-algorithm of a Service select maglev, which reserves "+
+		"capacity for Maglev tables; not needed with --bpf-lb-algorithm=maglev")
+	flags.Int("bpf-lb-maglev-table-size", f.MaglevTableSize, "Slots of Maglev tables, at least 100 per backend, equal on all nodes: 251, 509, 1021, "+
+		"2039, 4093, 8191, 16381, 32749, 65521 or 131071")
 	flags.Bool("enable-ipv4-masquerade", f.EnableIPv4Masquerade, "Translate the source address of connections from pods to the outside to the node's IPv4 address")
 	flags.Bool("enable-ipv6-masquerade", f.EnableIPv6Masquerade, "Translate the source address of connections from pods to the outside to the node's IPv6 address")
 	flags.Bool("enable-bpf-masquerade", f.EnableBPFMasquerade, "Masquerade in eBPF; there is no other implementation, so false disables masquerading")
@@ -127,7 +127,7 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	f.tunnelFlags(flags)
 	flags.Bool("enable-health-checking", f.HealthChecking, "Probe the nodes of the cluster, and answer their probes")
 	flags.Bool("enable-endpoint-health-checking", f.EndpointHealthChecking,
-		"Give waggle_host a health address, which answers as the address of a pod does, if an API server can publish it; probe the health addresses of other nodes")
+		"Give waggle_host a health address, reached as pods are, if an API server can publish it; probe the health addresses of other nodes")
 	flags.Int("cluster-health-port", f.HealthPort, "TCP port on which nodes answer probes, the same on all nodes")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }

@@ -17,8 +17,8 @@ const (
 const maxRouteMetric = math.MaxInt32 - 2
 
 func (f Flags) metricFlags(flags *pflag.FlagSet) {
-	flags.Int("route-metric", f.RouteMetric, "Metric of the routes to pods of this node through waggle_host. With a tunnel, routes past the tunnel to pods of other nodes have this metric plus 1, "+
-		"and routes into the tunnel this metric plus 2; 0: 0 (IPv6: 1024), 1024 and 2048")
+	flags.Int("route-metric", f.RouteMetric, "Metric N of routes to this node's pods through waggle_host; past the tunnel N+1, into it N+2; "+
+		"0: 0 (IPv6: 1024), 1024 and 2048")
 }
 
 // checkRouteMetric checks the range of --route-metric.

@@ -66,12 +66,12 @@ func (a Agent) Underlay() string {
 }
 
 func (f Flags) tunnelFlags(flags *pflag.FlagSet) {
-	flags.String("routing-mode", f.RoutingMode, "How packets reach pods of other nodes: tunnel (VXLAN between the nodes), native (the network, or --auto-direct-node-routes, "+
-		"routes their addresses) or hybrid (tunnel, but direct to nodes on the same link while a test of the direct path passes)")
+	flags.String("routing-mode", f.RoutingMode, "Path to pods of other nodes: tunnel (VXLAN), native (routes, see --auto-direct-node-routes) or "+
+		"hybrid (direct on one link while a test passes, else tunnel)")
 	flags.String("tunnel-protocol", f.TunnelProtocol, "Encapsulation with --routing-mode=tunnel and hybrid: vxlan")
 	flags.String("underlay-protocol", f.UnderlayProtocol, "Family of the node addresses that the tunnel uses: ipv4, ipv6, or auto, which is ipv4 unless IPv4 is disabled")
-	flags.Bool("enable-host-legacy-routing", f.HostLegacyRouting, "Forward packets between pods of this node and pods of other nodes through the network stack of this node, so that netfilter "+
-		"(chain FORWARD) processes them; if false, programs forward them past the stack")
+	flags.Bool("enable-host-legacy-routing", f.HostLegacyRouting, "Forward packets between pods of this node and of other nodes through the network stack, "+
+		"with netfilter (chain FORWARD); if false, programs forward them")
 	f.metricFlags(flags)
 	flags.Int("tunnel-port", f.TunnelPort, "UDP port of the tunnel, the same on all nodes and outside of --node-port-range; 0: 8472")
 }

@@ -209,8 +209,8 @@ const (
 )
 
 // L7RulesUsage is the help text of --l7-rules, a flag of the node and the cluster role.
-const L7RulesUsage = "Effect of layer 7 rules (HTTP, DNS, Kafka) of Cilium's policies, which the agent does not enforce: " +
-	"deny (the rule allows nothing) or allow-port (the rule allows all connections on its ports)"
+const L7RulesUsage = "Effect of Cilium's layer 7 rules (HTTP, DNS, Kafka), which are not enforced: " +
+	"deny (they allow nothing) or allow-port (they allow their whole ports)"
 
 // ParseL7Mode parses the value of --l7-rules.
 func ParseL7Mode(text string) (L7Mode, error) {

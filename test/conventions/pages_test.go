@@ -14,6 +14,14 @@ import (
 // testPages are the pages that describe how to run tests.
 var testPages = []string{"Documentation/testing.md", "Documentation/kubernetes-tests.md"}
 
+// shortCells are the pages for operators on which each table cell is short. The generated pages among them take their cells from the code.
+var shortCells = []string{"SECURITY.md", "Documentation/between-nodes.md", "Documentation/flags.md", "Documentation/glossary.md", "Documentation/guide.md",
+	"Documentation/install.md", "Documentation/metrics.md", "Documentation/network-policies.md", "Documentation/permissions.md", "Documentation/pod-cidrs.md",
+	"Documentation/repair.md", "Documentation/restart.md", "Documentation/services.md"}
+
+// mostWords is the largest number of words in a cell of these pages.
+const mostWords = 24
+
 // notTests lists the make targets that test nothing and need not be on these pages.
 var notTests = strings.Fields("help build generate docs packages image demo clean")
 
@@ -51,6 +59,19 @@ func TestPages_NameEachTestTarget(t *testing.T) {
 	for _, name := range notTests {
 		if !slices.Contains(tree.targets, name) {
 			t.Errorf("notTests names %s, which is no target", name)
+		}
+	}
+}
+
+func TestPages_TableCellsAreShort(t *testing.T) {
+	t.Parallel()
+	for _, page := range shortCells {
+		cells, long := longCells(read(t, page))
+		if cells < 10 {
+			t.Errorf("%s: only %d table cells found: the search is broken", page, cells)
+		}
+		for _, cell := range long {
+			t.Errorf("%s: a table cell has more than %d words: split it, or move details below the table or to a page of a cell: %s", page, mostWords, cell)
 		}
 	}
 }
@@ -113,6 +134,15 @@ func TestPages_CommandsNameExistingTests_Finds(t *testing.T) {
 	}
 }
 
+func TestPages_TableCellsAreShort_Finds(t *testing.T) {
+	t.Parallel()
+	short, long := strings.Repeat("word ", mostWords), strings.Repeat("word ", mostWords)+"more"
+	page := "# A\n\n" + long + "\n\n| a | b |\n|---|---|\n| " + short + "| a |\n| a \\| b | " + long + " |\n\n- B\n\n  | " + long + " | c |\n"
+	if cells, found := longCells(page); cells != 9 || !slices.Equal(found, []string{long, long}) {
+		t.Errorf("%d cells, and %q", cells, found)
+	}
+}
+
 // read returns a file of the tree.
 func read(t *testing.T, name string) string {
 	t.Helper()
@@ -148,6 +178,22 @@ func commands(page string) (all []string) {
 		all[i] = strings.TrimSpace(line)
 	}
 	return all
+}
+
+// longCells counts the table cells of a page and returns the ones with more than mostWords words.
+func longCells(page string) (cells int, long []string) {
+	for line := range strings.Lines(page) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		for cell := range strings.SplitSeq(strings.Trim(line, "|"), " | ") {
+			if cells++; len(strings.Fields(cell)) > mostWords {
+				long = append(long, strings.TrimSpace(cell))
+			}
+		}
+	}
+	return cells, long
 }
 
 // pageTree lists the names that commands of a page may use.

@@ -87,7 +87,7 @@ var (
 	nodesRefused = Definition{"waggle_nodes_refused_claims", gauge, "Addresses and pod ranges of nodes that belong to another node.", nil}
 
 	neighborEntries = Definition{"waggle_neighbor_entries", gauge,
-		"Entries of the neighbour tables of the kernel: kernel (of all network namespaces) and expected (other nodes on links of this node, and its pods).", []string{"family", "kind"}}
+		"Entries of the kernel's neighbour tables: kernel (of all network namespaces) and expected (other nodes on links of this node, and its pods).", []string{"family", "kind"}}
 	neighborLimit = Definition{"waggle_neighbor_limit", gauge,
 		"Entries of a neighbour table beyond which the kernel removes idle ones early (soft) or rejects new ones (hard).", []string{"family", "limit"}}
 	neighborOverflows = Definition{"waggle_neighbor_overflows_total", counter, "New neighbours that the kernel has rejected since it booted.", []string{"family"}}
@@ -100,9 +100,9 @@ var (
 	unreachableNodes     = Definition{"cilium_unreachable_nodes", gauge, "Nodes with an address that does not respond to probes.", nil}
 	unreachableEndpoints = Definition{"cilium_unreachable_health_endpoints", gauge, "Nodes with a health address that does not respond to probes.", nil}
 	viewsDiffer          = Definition{"waggle_node_views_differing", gauge, "Nodes whose agents' list of cluster nodes has differed from this agent's for more than a minute; see the table node-views.", nil}
-	pathTests            = Definition{"waggle_path_tests", gauge, "Tests of the paths to other nodes, through the tunnel if there is one, and past it for the test direct, by test and result.", []string{"test", "result"}}
-	pathFaults           = Definition{"waggle_path_faults", gauge, "Paths to other nodes by their fault: dead (the node does not answer at all), blocked or one-way (UDP to the tunnel port " +
-		"is dropped), size (large packets are lost), checksum (TCP is lost and ICMP passes), aggregates, or not-direct (packets of pods are lost past or without a tunnel). Healed paths are not counted.", []string{"fault"}}
+	pathTests            = Definition{"waggle_path_tests", gauge, "Tests of the paths to other nodes by test and result; all but the test direct use the tunnel if there is one.", []string{"test", "result"}}
+	pathFaults           = Definition{"waggle_path_faults", gauge, "Paths to other nodes by fault: dead, blocked, one-way, size, checksum, aggregates or not-direct " +
+		"(healed ones are not counted); see the table path-tests.", []string{"fault"}}
 	nodePaths = Definition{"waggle_node_paths", gauge, "Other nodes by path of packets to their pods with --routing-mode=hybrid: direct or tunnel.", []string{"mode"}}
 
 	claimsRefused = Definition{"waggle_ipcache_refused_claims", gauge,
@@ -113,13 +113,13 @@ var (
 	flowDeleted = Definition{"waggle_conntrack_deleted_total", counter,
 		"Entries that the collector deleted: expired, orphaned (their endpoint was removed), unserved (their service or its backend was removed) or flushed (by an operator).", []string{"map", "reason"}}
 	flowSignals = Definition{"waggle_conntrack_signals_total", counter,
-		"Signals of programs that could not create a flow: the map is full (or no port is left for a translation), or an endpoint has used up its quota (share).", []string{"map", "reason"}}
+		"Signals of programs that could not create a flow: full (the map is full, or no port is left) or share (the endpoint's quota).", []string{"map", "reason"}}
 	natShareUsed = Definition{"waggle_nat_endpoint_share_used_percent", gauge,
-		"Used part of the quota (share) of translated flows of an endpoint, as of the last pass of the collector; endpoints without translated flows are left out.", []string{"endpoint", "pod"}}
+		"Used part of an endpoint's quota (share) of translated flows at the last pass of the collector; endpoints without such flows are left out.", []string{"endpoint", "pod"}}
 	natShareRefused = Definition{"waggle_nat_endpoint_refused_total", counter,
-		"Signals of programs that could not create a translated flow for an endpoint: its quota (share) was used up, the map was full, or no port was left.", []string{"endpoint", "pod"}}
+		"Signals of programs that could not create a translated flow for an endpoint: quota (share) used up, map full, or no port left.", []string{"endpoint", "pod"}}
 	guardPackets = Definition{"waggle_guard_packets_total", counter,
-		"Packets that the nftables rules dropped: unmarked (from a pod's link, not marked by the agent's programs), node-source (from outside, with an address of this node or of a pod on it).",
+		"Packets that nftables rules dropped: unmarked (from a pod link without the programs' mark), node-source (from outside, with this node's or its pods' address).",
 		[]string{"reason"}}
 
 	serviceCount    = Definition{"waggle_services", gauge, "Services that this node balances, by type; a host port of a pod counts as one.", []string{"type"}}
@@ -127,7 +127,7 @@ var (
 		"Services of which a part is not in force; see the column Problems of the table services.", nil}
 	serviceFrontends = Definition{"waggle_service_frontends", gauge, "Frontends (addresses and ports) of services, by type.", []string{"type"}}
 	serviceFailed    = Definition{"waggle_service_frontends_failed", gauge,
-		"Frontends whose map entries are out of date, because a map is full or the kernel rejects a write; see the statuses in the table frontends.", nil}
+		"Frontends whose map entries are out of date, because a map is full or the kernel rejects a write; see the table frontends.", nil}
 	serviceRefused = Definition{"waggle_service_claims_refused", gauge,
 		"Addresses and ports that a service claims and another service owns; see the column Refused of the table frontends.", nil}
 	serviceBackends   = Definition{"waggle_service_backends", gauge, "Backends of services, by state.", []string{"state"}}
@@ -143,7 +143,7 @@ var (
 	packetBytes = Definition{"waggle_datapath_bytes_total", counter,
 		"Bytes by verdict; the reason of forwarded ones is Success.", []string{"reason", "direction"}}
 	vniDiffers = Definition{"waggle_tunnel_identity_differs_total", counter,
-		"Packets from the tunnel whose VNI differs from the identity of their sender in ipcache. The identity from ipcache applies; many such packets mean that nodes learn of pods late.", nil}
+		"Packets from the tunnel whose VNI differs from their sender's identity in ipcache, which applies; many mean that nodes learn of pods late.", nil}
 	scrapeErrors = Definition{"waggle_metrics_read_errors_total", counter,
 		"Scrapes at which the datapath's counters could not be read.", nil}
 )

@@ -25,7 +25,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"Write CiliumEndpointSlices in the cluster role, and read them instead of the CiliumEndpoints of other nodes once they are complete")
 	flags.Int("ces-max-ciliumendpoints-per-ces", c.Most, "Maximum number of pods in one CiliumEndpointSlice, 1 to 1000")
 	flags.String("ces-rate-limits", c.Limits,
-		"Rate and burst of writes of CiliumEndpointSlices by minimum number of nodes, as JSON; the entry with the largest minimum that the cluster reaches applies")
+		"Rate and burst of writes of CiliumEndpointSlices by minimum number of nodes, as JSON; the largest minimum that the cluster reaches applies")
 }
 
 // rateLimit is an entry of --ces-rate-limits.

@@ -64,16 +64,16 @@ const rangesShare = 4
 // Flags adds one flag for each size; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("bpf-policy-map-max", c.PolicyMax, fmt.Sprintf("Maximum number of policy entries on this node, %d to %d; entries "+
-		"with port ranges have a map of their own with a quarter of this size", leastPolicy, mostPolicy))
+		"with port ranges have a separate map, a quarter as large", leastPolicy, mostPolicy))
 	flags.Int("bpf-cidr-map-max", c.CIDRsMax, fmt.Sprintf("Maximum number of address ranges in the policies of endpoints of this node, %d to %d", leastCIDRs, mostCIDRs))
 	flags.Int("bpf-ct-global-tcp-max", c.FlowsMax, fmt.Sprintf("Maximum number of established flows per address family, all protocols together, %d to %d",
 		leastFlows, mostFlows))
-	flags.Int("bpf-lb-map-max", c.ServicesMax, fmt.Sprintf("Maximum number of frontends of Services, of backends and of source ranges, %d to %d; all "+
-		"frontends together have one and a half times as many backend slots", leastServices, mostServices))
+	flags.Int("bpf-lb-map-max", c.ServicesMax, fmt.Sprintf("Maximum number of frontends of Services, of backends and of source ranges, %d to %d; backend "+
+		"slots of all frontends: 1.5 times as many", leastServices, mostServices))
 	flags.Int("bpf-lb-affinity-map-max", c.AffinityMax, fmt.Sprintf("Maximum number of clients with session affinity, and of backends of frontends with session affinity, %d to %d",
 		leastServices, mostServices))
-	flags.Int("bpf-lb-maglev-map-max", c.MaglevTables, fmt.Sprintf("Maximum number of Maglev tables, 1 to %d; frontends with the same backends share a table; tables "+
-		"use memory only with --bpf-lb-algorithm=maglev or --bpf-lb-algorithm-annotation, 8 bytes per slot", mostTables))
+	flags.Int("bpf-lb-maglev-map-max", c.MaglevTables, fmt.Sprintf("Maximum number of Maglev tables, one per set of backends, 1 to %d; uses memory only with "+
+		"--bpf-lb-algorithm=maglev or --bpf-lb-algorithm-annotation, 8 bytes per slot", mostTables))
 	flags.Int("bpf-nat-global-max", c.NatMax, fmt.Sprintf("Maximum number of NAT entries for IPv4, two per flow, %d to %d; half as many for IPv6",
 		leastNat, mostNat))
 }

@@ -17,8 +17,8 @@ type Config struct {
 var DefaultConfig = Config{Interval: 10 * time.Second}
 
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Duration("endpoint-gc-interval", c.Interval, "Time between the two checks of an endpoint whose link is gone, after which it is "+
-		"removed if both prove that its pod has ended; 0 disables the removal")
+	flags.Duration("endpoint-gc-interval", c.Interval, "Time between two checks of an endpoint without a link; it is removed "+
+		"if both prove that its pod has ended; 0 disables removal")
 }
 
 func (c Config) check() error {

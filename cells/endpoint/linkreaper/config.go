@@ -18,8 +18,7 @@ var DefaultConfig = Config{Interval: 30 * time.Second}
 
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("pod-link-gc-interval", c.Interval,
-		"Time between two scans for links of pods that belong to no endpoint; a link that five scans in a row find is deleted; below 23s this may be "+
-			"the link of a slow ADD, which then fails; 0 disables the scans")
+		"Time between scans for pod links without an endpoint; the fifth in a row deletes them; below 23s slow ADDs fail; 0 disables scans")
 }
 
 func (c Config) validate() error {

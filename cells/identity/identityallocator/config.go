@@ -32,8 +32,8 @@ var DefaultConfig = Config{AllocationMode: modeCRD, Grace: time.Second}
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("identity-allocation-mode", c.AllocationMode, "Source of identities of label sets: crd (CiliumIdentity "+
 		"objects). Modes with a kvstore act as crd")
-	flags.String("labels", c.Labels, "Rules [source:][!]regexp, separated by commas or spaces, that include (or with ! exclude) "+
-		"labels whose key starts with a match in identities; an including rule excludes all labels that no rule includes")
+	flags.String("labels", c.Labels, "Comma- or space-separated rules [source:][!]regexp that include (!: exclude) labels in identities "+
+		"by the start of their key; an including rule excludes all others")
 	flags.String("label-prefix-file", c.LabelPrefixFile, "JSON file with rules that replace the default ones")
 	flags.Duration(graceFlag, c.Grace, "Time that an endpoint waits for an identity of the cluster before it gets one local to this node")
 	_ = flags.MarkHidden(graceFlag)

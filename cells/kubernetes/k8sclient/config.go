@@ -30,7 +30,7 @@ var DefaultConfig = Config{Enable: true, Servers: []string{}, ServerURLs: []stri
 
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-k8s", c.Enable, "Use the API server if there is one")
-	flags.StringSlice("k8s-api-server", c.Servers, "Addresses of API servers, in order of preference; the default scheme is http. In a pod, the token and the CA of the ServiceAccount are used")
+	flags.StringSlice("k8s-api-server", c.Servers, "Addresses of API servers, in order of preference; the default scheme is http. In a pod, the ServiceAccount's token and CA are used")
 	flags.StringSlice("k8s-api-server-urls", c.ServerURLs, "More addresses of API servers, with lower preference than --k8s-api-server")
 	flags.String("k8s-kubeconfig-path", c.Kubeconfig, "Kubeconfig with the address of the API server and the credentials")
 	flags.Float32("k8s-client-qps", c.QPS, "Requests per second to the API server, watches not counted")

@@ -38,7 +38,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"Directory of YAML and JSON files with Kubernetes objects (default <state-dir>/manifests)")
 	flags.Duration("manifests-resync-interval", c.Reread, "Interval at which all manifests are read again, even without a notification of the watch")
 	flags.Duration("k8s-sync-timeout", c.SyncTimeout,
-		"Timeout of the first lists of the API server, after which the agent stops if it has neither a copy of them nor pods of a previous run; 0 waits forever")
+		"Timeout of the API server's first lists; then an agent with neither a copy nor pods of a previous run stops; 0 waits forever")
 	flags.String("lib-dir", c.LibDir, "Directory for files that survive a restart of the machine")
 	flags.Bool("k8s-snapshot", c.Snapshot, "Keep a copy of Kubernetes objects in <lib-dir>/k8s-snapshot, to start without the API server")
 	flags.Duration("k8s-snapshot-interval", c.SnapshotWait, "Minimum time between two writes of that copy")

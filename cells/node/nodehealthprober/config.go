@@ -27,7 +27,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Float64("connectivity-probe-frequency-ratio", c.Ratio,
 		"Weight of the variable part of the probe interval, 0 to 1: the interval is (10s + 100s * ratio) * ln(1 + nodes)")
 	flags.Int("health-check-probe-rate", c.Rate, "Maximum number of nodes probed per second, 1 to 1000")
-	flags.Int("health-check-sample", c.Sample, "Number of nodes without flows of pods of this node that are probed per interval, in addition to ln(1 + nodes) of them, 1 to 10000; 0 probes all")
+	flags.Int("health-check-sample", c.Sample, "Number of nodes without flows of this node's pods that are probed per interval, besides ln(1 + nodes), 1 to 10000; 0 probes all")
 }
 
 const (

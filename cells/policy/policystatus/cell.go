@@ -53,8 +53,8 @@ type Config struct {
 var DefaultConfig = Config{L7Rules: string(policy.DenyL7)}
 
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.String("labels", c.Labels, "Rules [source:][!]regexp, separated by commas or spaces, that include (or with ! exclude) "+
-		"labels whose key starts with a match in identities; an including rule excludes all labels that no rule includes")
+	flags.String("labels", c.Labels, "Comma- or space-separated rules [source:][!]regexp that include (!: exclude) labels in identities "+
+		"by the start of their key; an including rule excludes all others")
 	flags.String("label-prefix-file", c.LabelPrefixFile, "JSON file with rules that replace the default ones")
 	flags.String("l7-rules", c.L7Rules, policy.L7RulesUsage)
 }
