@@ -147,6 +147,8 @@ func TestPrivilegedNetdevIngress_RepliesAreNoRequestsOfAService(t *testing.T) {
 			check(t, err)
 			check(t, addNetworks(link, map[int]netip.Addr{family: own.Addr()}))
 			check(t, waitUsable([]string{"uplink"}, own.Addr()))
+			// Without a neighbour, the kernel ends the connection after 3 s: the host is unreachable.
+			check(t, netlink.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: peer.Addr().AsSlice(), HardwareAddr: networkMAC[:]}))
 			connectingSocket(t, map[int]int{4: unix.AF_INET, 6: unix.AF_INET6}[family], own, peer)
 		})
 		passes("a SYN-ACK for a process", coming(peer, own).tcp(t, "SA"))
