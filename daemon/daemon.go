@@ -65,7 +65,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 )
 
-// Agent lists the cells of the node role.
+// Agent lists the cells of the node role. Kubernetes precedes Datapath for speed alone: start hooks run one after the other, and the hook that loads the programs
+// takes about as long as the first lists, which the API server sends meanwhile.
 var Agent = cell.Group(
 	Infrastructure,
 	Endpoint,
@@ -73,8 +74,8 @@ var Agent = cell.Group(
 	Policy,
 	Service,
 	Node,
-	Datapath,
 	Kubernetes,
+	Datapath,
 	Interfaces,
 )
 

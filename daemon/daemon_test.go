@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"bytes"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/hive/cell"
@@ -58,6 +61,60 @@ func TestAgent_PopulateChangesNothing(t *testing.T) {
 			t.Errorf("table %s has %d rows before the start", table.Name(), n)
 		}
 	}
+}
+
+// TestAgent_ListsBeginBeforeProgramsLoad: start hooks run one after the other, and the one that loads the programs is the longest. The first lists, which
+// readiness also requires, must arrive meanwhile. The state of the previous run is read before that, and the API answers after it.
+func TestAgent_ListsBeginBeforeProgramsLoad(t *testing.T) {
+	t.Parallel()
+	const job = "*job.queuedJob.Start"
+	for source, flag := range map[string]string{"API server": "--k8s-api-server=127.0.0.1:1", "manifests": "--enable-k8s=false"} {
+		t.Run(source, func(t *testing.T) {
+			t.Parallel()
+			hooks, after := startHooks(t, flag), 0
+			for _, want := range []string{"maps.(*store).start", "endpointmanager.registerRestore", "k8stables.(*previousRun).look", job,
+				"loader.(*generation).start", "apiserver.(*listener).start"} {
+				i := slices.IndexFunc(hooks[after:], func(hook string) bool { return strings.HasPrefix(hook, want) })
+				if i < 0 {
+					t.Fatalf("no start hook %s follows the hooks %q", want, hooks[:after])
+				}
+				if want == job && i != 0 { // the job that fills the tables
+					t.Errorf("%d start hooks are between the hook %s and a job", i, hooks[after-1])
+				}
+				after += i + 1
+			}
+		})
+	}
+}
+
+var hookLine = regexp.MustCompile(`(?m)^  • (\S+) `)
+
+// startHooks returns the names of the start hooks of the agent with a flag, in their order.
+func startHooks(t *testing.T, flag string) (hooks []string) {
+	t.Helper()
+	h, err := hive.Build(Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	h.RegisterFlags(flags)
+	if err := flags.Parse([]string{"--state-dir=" + t.TempDir(), "--node-name=bee", flag}); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	if err := hive.Populate(h, log); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := h.PrintObjects(&out, log); err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(out.String(), "Start hooks:")
+	text, _, _ = strings.Cut(text, "Stop hooks:")
+	for _, match := range hookLine.FindAllStringSubmatch(text, -1) {
+		hooks = append(hooks, match[1])
+	}
+	return hooks
 }
 
 func list(t *testing.T, dir string) []string {

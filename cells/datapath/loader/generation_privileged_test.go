@@ -62,9 +62,10 @@ func (n *node) newRun() *agentRun {
 		r.kernel.Programs.Close()
 		r.kernel.Pods.Close()
 	})
-	for _, name := range []string{bpf.PodEgress, bpf.PodIngress, bpf.HostEgress} {
-		n.check(r.kernel.Programs.(*objects).load(name, n.maps, r.programs))
-	}
+	programs := r.kernel.Programs.(*objects)
+	loaded, err := programs.load([]string{bpf.PodEgress, bpf.PodIngress, bpf.HostEgress}, n.maps, r.programs)
+	n.check(err)
+	programs.loaded = loaded
 	return r
 }
 

@@ -1,12 +1,15 @@
 package loader
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
@@ -47,22 +50,66 @@ func (o *objects) Load() (map[string]program, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[string]program)
-	before := o.loaded
-	o.loaded = nil
 	wanted := bpf.Programs()
 	if o.sockets.Enabled {
 		wanted = append(wanted, bpf.Sock)
 	}
-	for _, object := range wanted {
-		if err := o.load(object, maps, out); err != nil {
-			closeAll(o.loaded)
-			o.loaded = before
-			return nil, err
+	out := make(map[string]program)
+	loaded, err := o.load(wanted, maps, out)
+	if err != nil {
+		return nil, err
+	}
+	o.previous, o.loaded, o.resizing = append(o.previous, o.loaded...), loaded, pinnedmaps.Resizing(maps) != 0
+	return out, nil
+}
+
+// load loads all objects or none, adds their programs to out and returns their handles.
+func (o *objects) load(names []string, maps map[string]*ebpf.Map, out map[string]program) (loaded []io.Closer, err error) {
+	all, err := loadAll(names, func(name string) (func() (object, error), error) { return o.prepare(name, maps) })
+	for _, part := range all {
+		loaded = append(loaded, part.closers()...)
+		if err == nil {
+			err = part.describe(out)
 		}
 	}
-	o.previous, o.resizing = append(o.previous, before...), pinnedmaps.Resizing(maps) != 0
-	return out, nil
+	if err != nil {
+		closeAll(loaded)
+		return nil, err
+	}
+	return loaded, nil
+}
+
+// atOnce is the number of objects that the kernel verifies at the same time. The verifier takes most of the time of a load, on one CPU for each object. More
+// objects would take more memory at the same time.
+const atOnce = 2
+
+// loadAll loads objects in the order of names. prepare runs in the calling goroutine, because it reads the network namespace of its thread; the functions that it
+// returns run concurrently. After an error loadAll begins no object. It then returns the loaded objects with the error of the first name that failed, which is the
+// error without concurrency.
+func loadAll(names []string, prepare func(name string) (func() (object, error), error)) ([]object, error) {
+	all, errs := make([]object, len(names)), make([]error, len(names))
+	var running errgroup.Group
+	running.SetLimit(atOnce)
+	var failed atomic.Bool
+	for i, name := range names {
+		load, err := prepare(name)
+		if err != nil {
+			errs[i] = err
+			break
+		}
+		running.Go(func() error {
+			if failed.Load() {
+				return nil
+			}
+			all[i], errs[i] = load()
+			if errs[i] != nil {
+				failed.Store(true)
+			}
+			return nil
+		})
+	}
+	_ = running.Wait() // the errors are in errs
+	return all, cmp.Or(errs...)
 }
 
 // Resizing implements programs.
@@ -74,32 +121,15 @@ func (o *objects) Copy(name string) (*ebpf.Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := o.one(name, maps)
+	load, err := o.prepare(name, maps)
+	if err != nil {
+		return nil, err
+	}
+	all, err := load()
 	if err != nil {
 		return nil, err
 	}
 	return all.programs[name], nil
-}
-
-// load loads one object and adds its programs to out.
-func (o *objects) load(object string, maps map[string]*ebpf.Map, out map[string]program) error {
-	all, err := o.one(object, maps)
-	if err != nil {
-		return err
-	}
-	if all.steps != nil {
-		o.loaded = append(o.loaded, all.steps)
-	}
-	for name, p := range all.programs {
-		o.loaded = append(o.loaded, p)
-		info, err := p.Info()
-		if err != nil {
-			return fmt.Errorf("verify program %s: %w", name, err)
-		}
-		id, _ := info.ID()
-		out[name] = program{Name: name, ID: uint32(id), loaded: p, steps: all.steps}
-	}
-	return nil
 }
 
 // object holds the programs of one loaded object.
@@ -108,15 +138,39 @@ type object struct {
 	steps    *ebpf.Map                // the other programs; nil if there are none
 }
 
-// one loads one object. Its replacements contain only maps that the object uses, because other ones would be an error. A map that belongs to one generation
-// (see bpf.MapSpecs) is not replaced, so the object gets its own.
-func (o *objects) one(name string, maps map[string]*ebpf.Map) (object, error) {
+// closers returns the handles of an object; none if it is not loaded.
+func (o object) closers() (all []io.Closer) {
+	if o.steps != nil {
+		all = append(all, o.steps)
+	}
+	for _, p := range o.programs {
+		all = append(all, p)
+	}
+	return all
+}
+
+// describe adds the programs of an object to out.
+func (o object) describe(out map[string]program) error {
+	for name, p := range o.programs {
+		info, err := p.Info()
+		if err != nil {
+			return fmt.Errorf("verify program %s: %w", name, err)
+		}
+		id, _ := info.ID()
+		out[name] = program{Name: name, ID: uint32(id), loaded: p, steps: o.steps}
+	}
+	return nil
+}
+
+// prepare reads and configures one object, and returns the function that loads it. Its replacements contain only maps that the object uses, because other ones
+// would be an error. A map that belongs to one generation (see bpf.MapSpecs) is not replaced, so the object gets its own.
+func (o *objects) prepare(name string, maps map[string]*ebpf.Map) (load func() (object, error), err error) {
 	spec, err := bpf.Load(name)
 	if err != nil {
-		return object{}, err
+		return nil, err
 	}
 	if err := errors.Join(o.configure(spec, maps), configureResize(spec, maps)); err != nil {
-		return object{}, fmt.Errorf("configure program %s: %w", name, err)
+		return nil, fmt.Errorf("configure program %s: %w", name, err)
 	}
 	options := ebpf.CollectionOptions{MapReplacements: make(map[string]*ebpf.Map)}
 	for m := range spec.Maps {
@@ -125,6 +179,11 @@ func (o *objects) one(name string, maps map[string]*ebpf.Map) (object, error) {
 			spec.Maps[m].MaxEntries = shared.MaxEntries() // accept any size
 		}
 	}
+	return func() (object, error) { return loadObject(name, spec, options) }, nil
+}
+
+// loadObject loads one object into the kernel.
+func loadObject(name string, spec *ebpf.CollectionSpec, options ebpf.CollectionOptions) (object, error) {
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)
 	if err != nil {
 		return object{}, fmt.Errorf("load program %s: %w", name, err)

@@ -30,14 +30,15 @@ const (
 	often  = 30 * time.Second // interval while a definition is not as wanted: an operator may be repairing it
 	seldom = 10 * time.Minute // interval while all definitions are as wanted
 	jitter = 0.5              // random extension of an interval, as a factor: agents that start together must not ask together
-	pause  = time.Second      // minimum time per round, however often the state of the API servers changes
-	burst  = 3                // rounds without a pause between them
+	// pause is the minimum time between the beginnings of two rounds. At the start, the first response changes the state of the API server; a second round at once
+	// would take requests from the limit that the first lists of all tables share.
+	pause = time.Second
 )
 
 type controller struct{ params }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	options := loop.Options{Tables: []statedb.TableMeta{c.Servers}, Pause: pause, Burst: burst}
+	options := loop.Options{Tables: []statedb.TableMeta{c.Servers}, Pause: pause}
 	return loop.Run(ctx, c.DB, options, func(r *loop.Round) error {
 		r.Watch(c.Servers)
 		next := often

@@ -3,6 +3,7 @@ package crdcheck
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"testing"
 
 	upstream "github.com/cilium/hive"
@@ -69,6 +70,12 @@ func commands(server *kubetest.Server) upstream.ScriptCmdsOut {
 		}),
 		"deny": command("deny: as RBAC does", func([]string) error {
 			server.Deny("get", kubeapi.CustomResourceDefinitions)
+			return nil
+		}),
+		"asked": command("asked NUMBER: the definitions that the agent has requested", func(args []string) error {
+			if n := strconv.Itoa(len(server.Requests())); n != args[0] {
+				return fmt.Errorf("%s definitions were requested", n)
+			}
 			return nil
 		}),
 		"fail": command("fail: each request with an error of the server", func([]string) error {

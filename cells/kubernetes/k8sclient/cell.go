@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
-// Cell provides the client of the API server and writes the table api-servers. It does not connect before the start hooks have run.
+// Cell provides the client of the API server and writes the table api-servers. It connects at the first request, which a job sends.
 var Cell = cell.Module("k8s-client", "Access to the API server",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(

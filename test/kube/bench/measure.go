@@ -34,7 +34,7 @@ func (m *measurement) measure(ctx context.Context, situation string, ready, memo
 	if m.agent, err = m.node.StartAgent(kube.AdminToken, "--ipam=kubernetes"); err != nil {
 		return err
 	}
-	if err := m.node.WaitAgentReady(ctx); err != nil {
+	if err := m.awaitReady(ctx); err != nil {
 		return err
 	}
 	toReady := time.Since(began)

@@ -159,26 +159,28 @@ func TestCopy_ContainsLastEvents(t *testing.T) {
 // Tables that become complete at the deadline are complete.
 func TestAwaitSync_CompleteAtDeadline(t *testing.T) {
 	t.Parallel()
-	set, end, health := newSet(t), make(ended), newRecorder()
-	s := &Source{settings: Settings{SyncTimeout: time.Millisecond}, set: set, shutdown: end}
-	setAll := func(state sources.State) {
-		txn := set.Write(set.All()...)
-		defer txn.Commit()
-		for _, table := range set.All() {
-			if err := set.SetSource(txn, sources.Source{Table: table.Name(), Producer: Producer, State: state}); err != nil {
-				t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		set, end, health := newSet(t), make(ended), newRecorder()
+		s := &Source{settings: Settings{SyncTimeout: time.Millisecond}, set: set, shutdown: end, release: func() {}}
+		setAll := func(state sources.State) {
+			txn := set.Write(set.All()...)
+			defer txn.Commit()
+			for _, table := range set.All() {
+				if err := set.SetSource(txn, sources.Source{Table: table.Name(), Producer: Producer, State: state}); err != nil {
+					t.Error(err)
+				}
 			}
 		}
-	}
-	setAll(sources.Waiting)
-	s.carryOn = func() bool { // called at the deadline
-		setAll(sources.Synced)
-		return false
-	}
-	s.awaitSync(t.Context(), health)
-	select {
-	case <-end:
-		t.Error("the agent ended")
-	default:
-	}
+		setAll(sources.Waiting)
+		s.carryOn = func() bool { // called at the deadline
+			setAll(sources.Synced)
+			return false
+		}
+		s.awaitSync(t.Context(), health)
+		select {
+		case <-end:
+			t.Error("the agent ended")
+		default:
+		}
+	})
 }

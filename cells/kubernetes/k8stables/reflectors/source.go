@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -49,6 +50,7 @@ type Source struct {
 	copied    time.Time      // when the loaded copy was written; zero without one
 	pace      throttle.Limit // of complete copies
 	writeFile func(path string, file []byte) error
+	release   func() // returns unused memory to the system
 }
 
 // New registers the source as a producer of its tables. It does not connect.
@@ -61,7 +63,7 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 	}
 	s := &Source{settings: settings, cluster: client.ClusterID(), set: set, log: log, shutdown: shutdown, carryOn: carryOn,
 		pace:      throttle.Limit{Ratio: copyRatio, Min: settings.CopyEvery, Max: longestCopyPause, Measure: throttle.CPUTime},
-		writeFile: snapshot.Write}
+		writeFile: snapshot.Write, release: debug.FreeOSMemory}
 	txn := set.Write(set.All()...)
 	defer txn.Abort()
 	if settings.Slices {
