@@ -23,8 +23,8 @@ type sizes struct {
 }
 
 const (
-	// releaseInterval is a little less than the two minutes after which the runtime collects garbage in any case. A release collects garbage as well,
-	// so the collections of an idle agent do not become more frequent.
+	// releaseInterval is a little less than the two minutes after which the runtime collects the garbage of a small heap in any case. A release collects
+	// garbage as well, so the collections of an idle agent do not become more frequent.
 	releaseInterval = 115 * time.Second
 	// leastExcess is the minimum excess for a release, in bytes.
 	leastExcess = 16 << 20
@@ -36,16 +36,24 @@ func newMemory() memory { return memory{readSizes, debug.FreeOSMemory} }
 func (m memory) run(ctx context.Context) {
 	ctx, end := watchdog.With(ctx, "release-memory")
 	defer end()
+	left := uint64(0) // excess that the last release left
 	for watchdog.Sleep(ctx, releaseInterval) == nil {
-		if m.sizes().excessive() {
+		now := m.sizes()
+		left = min(left, now.excess())
+		if now.excessive(left) {
 			m.release()
+			left = m.sizes().excess()
 		}
 	}
 }
 
-// excessive reports whether the excess over the live heap is larger than an eighth of it and than leastExcess.
-func (s sizes) excessive() bool {
-	return s.mapped > s.live+max(s.live/8, leastExcess)
+// excess returns the bytes beyond the live heap.
+func (s sizes) excess() uint64 { return s.mapped - min(s.live, s.mapped) }
+
+// excessive reports whether the excess is larger than an eighth of the live heap and than leastExcess. It ignores the excess that the last release left: free
+// slots between live objects, which no release returns.
+func (s sizes) excessive(left uint64) bool {
+	return s.excess() > left+max(s.live/8, leastExcess)
 }
 
 // readSizes reads the sizes from the runtime.
