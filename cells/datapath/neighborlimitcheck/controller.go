@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// interval between two rounds. A round reads four settings, two counter files and all nodes.
+	// interval between two rounds. A round reads four settings and two counter files. After a change of the tables it reads all nodes.
 	interval = 30 * time.Second
 	// remember is the time for which an overflow of a table is reported.
 	remember = 10 * time.Minute
@@ -42,7 +42,13 @@ type params struct {
 type controller struct {
 	params
 	counted bool // a previous round of this run read the counters, so an increase is a new overflow
+
+	neighbors map[string]int // expected entries by family, computed from the tables with these revisions; nil before the first round
+	computed  revisions
 }
+
+// revisions are those of the tables that determine the expected entries.
+type revisions struct{ nodes, routes, devices, endpoints statedb.Revision }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return loop.Run(ctx, c.DB, loop.Options{Interval: interval}, func(r *loop.Round) error {
@@ -53,7 +59,11 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		case err != nil:
 			return err
 		default:
-			if err := c.commit(rows, c.expected(r.Txn)); err != nil {
+			now := revisions{c.Nodes.Revision(r.Txn), c.Routes.Revision(r.Txn), c.Devices.Revision(r.Txn), c.Endpoints.Revision(r.Txn)}
+			if c.neighbors == nil || now != c.computed {
+				c.neighbors, c.computed = c.expected(r.Txn), now
+			}
+			if err := c.commit(rows, c.neighbors); err != nil {
 				return err
 			}
 			report(health, rows)
