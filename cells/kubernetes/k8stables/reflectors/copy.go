@@ -96,8 +96,8 @@ const copyAgain = time.Hour
 
 const (
 	// copyRatio is the ratio of the pause between two copies to the CPU time of a copy: in a large cluster, where some row changes all the time, copies use a
-	// thousandth of a CPU.
-	copyRatio = 1000
+	// two-thousandth of a CPU.
+	copyRatio = 2000
 	// longestCopyPause bounds this pause. A copy of 500,000 rows takes about 1 s of CPU time.
 	longestCopyPause = 10 * time.Minute
 )

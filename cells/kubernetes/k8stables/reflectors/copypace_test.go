@@ -21,7 +21,7 @@ func TestCopy_PauseFollowsCPUTime(t *testing.T) {
 	for name, c := range map[string]struct{ elapsed, cpu, pause time.Duration }{
 		"small cluster": {0, 100 * time.Microsecond, interval},
 		"stalled disk":  {5 * time.Second, 100 * time.Microsecond, interval},
-		"large cluster": {100 * time.Millisecond, 50 * time.Millisecond, 50 * time.Second},
+		"large cluster": {100 * time.Millisecond, 50 * time.Millisecond, 100 * time.Second},
 		"huge cluster":  {10 * time.Second, 5 * time.Second, longestCopyPause},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -54,11 +54,13 @@ func Encode(h Header, rows iter.Seq2[string, any]) ([]byte, error) {
 	enc := json.NewEncoder(zip)
 	enc.SetEscapeHTML(false) // keep the text of a policy byte for byte
 	h.Waggle, h.Version, h.Rows, h.Checksum = kind, Version, 0, ""
+	var entry struct {
+		Table string `json:"t"`
+		Row   any    `json:"r"`
+	}
 	for table, row := range rows {
-		if err := enc.Encode(struct {
-			Table string `json:"t"`
-			Row   any    `json:"r"`
-		}{table, row}); err != nil {
+		entry.Table, entry.Row = table, row
+		if err := enc.Encode(&entry); err != nil { // a value would be copied to the heap
 			return nil, fmt.Errorf("encode a row of %s: %w", table, err)
 		}
 		h.Rows++
