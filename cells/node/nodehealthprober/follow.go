@@ -57,6 +57,7 @@ func (p *prober) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 			fallthrough
 		case node != nil:
 			p.replace(txn, t, pathsOf(node, self, p.agent), u)
+			p.advance(t.due)
 		}
 	}
 }

@@ -72,6 +72,7 @@ type prober struct {
 	self            *nodes.Node        // the row of this node, nil without one
 	complete        bool               // the table nodes was complete in the last round
 	trafficRevision statedb.Revision   // revision of the table node-traffic in the last round
+	earliest        time.Time          // no target without a running visit is due before this time
 	busy            int                // number of addresses that are being probed
 	running         sync.WaitGroup     // running visits
 	hindrance       error              // the error that prevented probes in the last visit; nil without one
@@ -157,7 +158,7 @@ func (p *prober) restore() {
 	p.mu.Unlock()
 	clear(p.differing)
 	p.view.reset()
-	p.busy, p.followed, p.self, p.complete, p.trafficRevision = 0, 0, nil, false, 0
+	p.busy, p.followed, p.self, p.complete, p.trafficRevision, p.earliest = 0, 0, nil, false, 0, time.Time{}
 	txn := p.db.ReadTxn()
 	for row := range p.table.All(txn) {
 		t := p.targets[row.Node]
@@ -225,6 +226,14 @@ func (p *prober) absorb(u *update) {
 		if current { // otherwise replace has scheduled the new address
 			t.due = time.Now().Add(p.next(t))
 		}
+		p.advance(t.due)
+	}
+}
+
+// advance makes the next round look for due targets at the given time at the latest.
+func (p *prober) advance(due time.Time) {
+	if due.Before(p.earliest) {
+		p.earliest = due
 	}
 }
 
@@ -257,6 +266,9 @@ func (p *prober) start(ctx context.Context) (pause time.Duration) {
 	if asked {
 		step, limiter = urgentStep, p.urgent
 	}
+	if !asked && now.Before(p.earliest) {
+		return max(step, p.earliest.Sub(now))
+	}
 	var due []*target
 	next := now.Add(time.Hour)
 	interval := p.options.interval(len(p.targets))
@@ -288,13 +300,18 @@ func (p *prober) start(ctx context.Context) (pause time.Duration) {
 		v := plan(t, asked, lean)
 		if len(v.paths) == 0 {
 			t.began, t.done, t.due = now, now, now.Add(interval)
+			if t.due.Before(next) {
+				next = t.due
+			}
 			continue
 		}
 		if p.busy+len(v.paths) > maxBusy || !limiter.AllowN(now, 1) {
+			p.earliest = now
 			return step
 		}
 		p.visit(ctx, v)
 	}
+	p.earliest = next
 	return max(step, next.Sub(now))
 }
 

@@ -33,6 +33,7 @@ func (p *prober) applyTraffic(txn statedb.ReadTxn, u *update) {
 			t.due = due // the node was probed as part of a sample only
 		}
 		p.note(t, row, u)
+		p.advance(t.due)
 	}
 }
 
