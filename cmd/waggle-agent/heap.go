@@ -33,10 +33,10 @@ const (
 type heapPacer struct {
 	limit int64 // memory limit at the start, in bytes; not math.MaxInt64 if the environment sets GOMEMLIMIT
 
-	mu      sync.Mutex // guards the fields below and the settings of the runtime
-	last    time.Time  // time of the previous collection
-	idle    *time.Timer
-	resting bool // the memory limit replaces the growth in percent
+	mu      sync.Mutex  // guards the fields below and the settings of the runtime
+	last    time.Time   // time of the previous collection
+	idle    *time.Timer // calls rest
+	resting bool        // the memory limit replaces the growth in percent
 	stopped bool
 }
 
@@ -53,6 +53,8 @@ func (a *agent) boundHeap() (stop func()) {
 
 func newHeapPacer() *heapPacer {
 	p := &heapPacer{limit: debug.SetMemoryLimit(-1), last: time.Now()}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.idle = time.AfterFunc(heapRest, p.rest)
 	return p
 }
