@@ -24,7 +24,7 @@ const (
 	// leastGrowth is the minimum growth in percent. It bounds the cost of collecting a very large heap.
 	leastGrowth = 15
 	// leastRest is the size in bytes of the live heap from which on an idle heap has no periodic collections. Every two minutes the Go runtime collects a heap
-	// that has grown less than heapGrowth. A collection of the heap of a large cluster takes 0.1 to 0.2 s.
+	// that has grown less than heapGrowth. For the rows of 150,000 pods alone, 92 MB, a collection takes 75 ms of CPU time.
 	leastRest = 64 << 20
 )
 

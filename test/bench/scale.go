@@ -152,7 +152,7 @@ func (l *large) fill(ctx context.Context) (err error) {
 	return nil
 }
 
-// collected is a time in which every agent runs a garbage collection: the Go runtime forces one every two minutes.
+// collected is a time in which every agent returns unused memory, and collects garbage for that, unless it is less than an eighth of the memory.
 const collected = 130 * time.Second
 
 // idleMemory returns the minimum resident memory of the first node's agent within a time, in MB.

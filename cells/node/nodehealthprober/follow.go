@@ -91,3 +91,10 @@ func (p *prober) replace(txn statedb.ReadTxn, t *target, rows []*nodehealth.Path
 	}
 	t.paths = rows
 }
+
+// advance makes the loop look for due targets at the given time at the latest.
+func (p *prober) advance(due time.Time) {
+	if due.Before(p.earliest) {
+		p.earliest = due
+	}
+}

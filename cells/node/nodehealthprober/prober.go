@@ -230,13 +230,6 @@ func (p *prober) absorb(u *update) {
 	}
 }
 
-// advance makes the next round look for due targets at the given time at the latest.
-func (p *prober) advance(due time.Time) {
-	if due.Before(p.earliest) {
-		p.earliest = due
-	}
-}
-
 // next returns the time until the next visit of a target. A node with a failed probe but no verdict is visited again soon, an unreachable node more often than
 // the others. A node without flows is visited as part of a sample, unless its agent differs: otherwise a difference that has ended would be reported for hours.
 func (p *prober) next(t *target) time.Duration {
