@@ -45,8 +45,8 @@ func (b *bench) largeCluster(ctx context.Context) error {
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
-	}{{"nodes join", l.joinAll}, {"first sync", l.firstSync}, {"pods", l.fill}, {"a node joins", l.joinOne}, {"addresses of nodes change", l.moveNodes},
-		{"traffic", l.traffic}, {"at rest", l.atRest}} {
+	}{{"nodes join", l.joinAll}, {"first sync", l.firstSync}, {"pods", l.fill}, {"at rest", l.atRest}, {"a node joins", l.joinOne},
+		{"addresses of nodes change", l.moveNodes}, {"traffic", l.traffic}, {"used paths", l.usedPaths}} {
 		runtime.GC()
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
@@ -167,6 +167,9 @@ func (l *large) idleMemory(within time.Duration) (float64, error) {
 	return least, err
 }
 
+// joins is the number of nodes that joinOne adds.
+const joins = 100
+
 // joinOne reports the time from the creation of a node's objects until its pods are reachable, and until the identity of a pod is known.
 func (l *large) joinOne(ctx context.Context) (err error) {
 	if l.pair, err = l.startTwo(ctx); err != nil {
@@ -177,7 +180,6 @@ func (l *large) joinOne(ctx context.Context) (err error) {
 		return err
 	}
 	defer pinger.stop()
-	const joins = 100
 	var reached, known []time.Duration
 	for n := farNode(farNodes + 1); n <= farNodes+joins; n++ {
 		pod := n.podAddr(0)
@@ -289,11 +291,8 @@ func (l *large) traffic(ctx context.Context) error {
 	return nil
 }
 
-// atRest reports the CPU use of an agent that has tested all paths once.
+// atRest reports the CPU use of an agent that has tested all paths once, while no pod sends.
 func (l *large) atRest(ctx context.Context) error {
-	if err := l.two.StopAgent(ctx); err != nil {
-		return err
-	}
 	if err := l.awaitPathTests(ctx); err != nil {
 		return err
 	}
@@ -318,6 +317,29 @@ func (l *large) atRest(ctx context.Context) error {
 	share := 100 * (after - before).Seconds() / time.Since(began).Seconds()
 	l.report("agent at rest, CPU, "+manyNodes+" that are probed and "+manyPods, fmt.Sprintf("%.2f %%", share),
 		figures.Value{Number: share, Unit: "% of a core"}, largeRestBudget)
+	return nil
+}
+
+// usedPaths reports the CPU use of an agent one of whose pods has sent to the pods of the nodes that have joined: their paths are tested all the time.
+func (l *large) usedPaths(ctx context.Context) error {
+	const span = time.Minute
+	if err := l.two.StopAgent(ctx); err != nil {
+		return err
+	}
+	time.Sleep(5 * time.Second)
+	began := time.Now()
+	before, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	time.Sleep(span)
+	after, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	share := 100 * (after - before).Seconds() / time.Since(began).Seconds()
+	l.report(fmt.Sprintf("agent, CPU, with flows to the pods of %d nodes", joins), fmt.Sprintf("%.2f %%", share), figures.Value{Number: share, Unit: "% of a core"},
+		unlimited)
 	return nil
 }
 
