@@ -43,7 +43,7 @@ type inputs struct {
 	facts      *changefeed.Feed[*bpfendpoints.Facts]
 
 	marked       endpointfeed.Marks // endpoints that have changed since a round evaluated them
-	all          bool               // policies of endpoints have changed, which may affect each endpoint
+	all          bool               // the next round must evaluate all endpoints
 	policies     map[policy.Ref]*policy.Policy
 	unshown      map[policy.Ref]bool // policies whose row in the table policies may be outdated
 	groups       policy.CIDRGroups
@@ -212,15 +212,17 @@ func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, t
 	}
 }
 
-// policy adds, replaces or removes a policy. A policy that selects no endpoint, before and after, affects none, unless an endpoint has unknown labels: see
-// [inputs.doubt]. In a large cluster most policies are of that kind.
+// policy adds, replaces or removes a policy. It affects the endpoints that it selects, before or after, and endpoints with unknown labels: see [inputs.doubt].
+// In a large cluster most policies select no endpoint.
 func (in *inputs) policy(p *policy.Policy, gone bool) {
-	in.all = in.all || in.resolver.SubjectsOf(p.Ref) > 0
-	in.replacePolicy(p, gone)
-	in.all = in.all || in.resolver.SubjectsOf(p.Ref) > 0 || in.lacksLabels()
+	for _, id := range in.replacePolicy(p, gone) {
+		in.marked[id] = true
+	}
+	in.markUnlabelled()
 }
 
-func (in *inputs) replacePolicy(p *policy.Policy, gone bool) {
+// replacePolicy returns the endpoints that the policy selects, before or after.
+func (in *inputs) replacePolicy(p *policy.Policy, gone bool) (selected []uint16) {
 	name := p.Ref.String()
 	in.unshown[p.Ref] = true
 	if delete(in.refer, name); len(p.Groups) > 0 && !gone {
@@ -233,11 +235,10 @@ func (in *inputs) replacePolicy(p *policy.Policy, gone bool) {
 	in.services.put(in.policies[p.Ref], now)
 	if gone {
 		delete(in.policies, p.Ref)
-		in.resolver.DeletePolicy(p.Ref)
-		return
+		return in.resolver.DeletePolicy(p.Ref)
 	}
 	in.policies[p.Ref] = p
-	in.resolver.UpsertPolicy(p)
+	return in.resolver.UpsertPolicy(p)
 }
 
 func (in *inputs) identity(o *identities.Identity, gone bool, now time.Time) {
