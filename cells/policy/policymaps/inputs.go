@@ -124,13 +124,16 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	in.knownTo = in.Identities.Revision(txn)
 	in.followLabels(txn, changed)
 	keys := map[string]bool{} // keys of possible peers
+	var owned []netip.Addr    // addresses that have another owner or claimant
 	follow(in, txn, changed, in.endpoints, func(ep *endpoints.Endpoint, gone bool) {
 		in.marked[ep.ID] = true
 		if old := in.subjects[ep.ID]; old != nil {
 			in.leavePod(old)
 			keys[old.AttachmentID()], keys[old.PodName()] = true, true
+			owned = append(owned, old.IPv4, old.IPv6)
 		}
 		keys[ep.AttachmentID()], keys[ep.PodName()] = true, true
+		owned = append(owned, ep.IPv4, ep.IPv6)
 		if gone {
 			delete(in.subjects, ep.ID)
 			in.resolver.DeleteSubject(ep.ID)
@@ -145,12 +148,11 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	// The controller watches the table itself, because not every change of facts needs a round.
 	endpointfeed.Mark(in.marked, in.facts.UpTo(txn, statedb.NewWatchSet()), func(f *bpfendpoints.Facts) uint16 { return f.ID })
 	in.ofPeers = statedb.NewWatchSet()
-	var claimed []netip.Addr
 	follow(in, txn, in.ofPeers, in.remote, func(o *cilium.Endpoint, gone bool) {
 		keys[o.Key()] = true
-		claimed = append(claimed, in.peers.claim(o, gone)...)
+		owned = append(owned, in.peers.claim(o, gone)...)
 	})
-	for _, addr := range claimed {
+	for _, addr := range owned {
 		in.claimants(addr, keys)
 	}
 	for _, change := range in.ipcache.UpTo(txn, in.ofPeers) {
