@@ -54,7 +54,7 @@ type controller struct {
 	// reevaluate means that flows may have been evaluated with wrong classes of their peers. Guarded by mu.
 	reevaluate   bool
 	reevaluating bool          // the round raises revisions because of reevaluate: see [controller.reevaluateFlows]
-	repaired     chan struct{} // closes when the verify job has repaired classes. Guarded by mu.
+	repaired     chan struct{} // closes when a repair of the verify job needs a round. Guarded by mu.
 }
 
 // lastRound is what the last round has left: see [controller.wait].
@@ -226,8 +226,9 @@ func (c *controller) again(w *wanted, began time.Time) time.Duration {
 		c.retry = 0
 	}
 	again = sooner(again, c.in.copied.left(began))
-	// The next round removes the forgotten identities from the maps. If the datapath need not change anything for the new rows, it reports nothing.
-	if w.again || len(forgotten) > 0 || w.rewritten && !c.pending(c.DB.ReadTxn()) {
+	// The next round removes the forgotten identities and unused classes from the maps. If the datapath need not change anything for the new rows, it reports
+	// nothing.
+	if w.again || len(forgotten) > 0 || len(c.problems) == 0 && c.leavesClasses() || w.rewritten && !c.pending(c.DB.ReadTxn()) {
 		return time.Nanosecond
 	}
 	if left, necessary := c.in.services.due(time.Now()); necessary {

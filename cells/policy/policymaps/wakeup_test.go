@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -313,6 +314,51 @@ func TestWakeUp_NothingToWaitFor(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Equal(t, last.Add(time.Minute), c.lastWhole)
+	})
+}
+
+// TestWakeUp_UnusedClasses: the classes of a deleted identity stay while the datapath has not applied the row of an endpoint that had the identity in the
+// previous run. Then they are removed at once.
+func TestWakeUp_UnusedClasses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 0, 0)
+		w.restored(t)
+		fake := w.Entries.(fakeEntries)
+		fake.slots[7] = slot{ifindex: 7, identity: 600}
+		fake.classes[600] = policycompiler.Classes{Cluster: 1, Namespace: 2}
+		c, status := w.starts(t)
+		require.EqualValues(t, 700, w.identityOf(7))
+		w.apply(t, 7, reconciler.StatusPending())
+		time.Sleep(identityGrace + time.Second)
+		require.Contains(t, status(), "policies for")
+		require.NotContains(t, c.in.known, uint32(600))
+		require.NotContains(t, c.in.leaving, uint32(600))
+		require.Contains(t, fake.classes, uint32(600))
+		w.apply(t, 7, reconciler.StatusDone())
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		require.NotContains(t, fake.classes, uint32(600))
+		require.Contains(t, fake.classes, uint32(700))
+	})
+}
+
+// TestWakeUp_ForeignRange: a range of another program that the verify job cannot remove is removed by a round.
+func TestWakeUp_ForeignRange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 4, 1)
+		c, status := w.starts(t)
+		w.takeOver(t, 1, 2, 3, 4)
+		time.Sleep(time.Second)
+		status()
+		fake, foreign := w.Entries.(fakeEntries), netip.MustParsePrefix("192.0.2.0/24")
+		fake.cidrs[foreign] = lastCIDR
+		fake.failures, fake.fail = 1, "delete cidr"
+		require.Error(t, (&verifier{controller: c}).compareRanges(t.Context(), &differences{ranges: map[netip.Prefix]string{}}))
+		require.Contains(t, fake.cidrs, foreign)
+		status()
+		require.NotContains(t, fake.cidrs, foreign)
 	})
 }
 
