@@ -249,7 +249,8 @@ type wanted struct {
 	kept     []*policycompiler.Compiled // desired policies of endpoints that keep a policy of the previous run
 	flips    bool                       // some endpoint changes to another policy id
 	written  bool                       // this round wrote rows that the datapath must apply
-	// rewritten means that one of these rows belongs to an endpoint that had a row or that gets no facts. The datapath may have nothing to apply for it.
+	// rewritten means that one of these rows belongs to an endpoint that had a row or that gets no facts, or to an id that has facts already. The datapath may
+	// have nothing to apply for it.
 	rewritten bool
 	late      bool // some endpoint has no row yet
 	again     bool // another round can continue at once

@@ -123,6 +123,33 @@ func TestWakeUp_NothingToApply(t *testing.T) {
 	}
 }
 
+// TestWakeUp_SameFacts: an endpoint gets the id of a deleted one, and its facts are the same. The next round does not wait for other facts.
+func TestWakeUp_SameFacts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 0, 0)
+		put(t, w.DB, rw(w.KubernetesPolicies), webPolicy("one", "none"))
+		w.add(t, 0)
+		c, status := w.starts(t)
+		w.takeOver(t, 1)
+		time.Sleep(time.Nanosecond)
+		status()
+		require.True(t, c.last.settled)
+		labels := labelsOf(0, 0)
+		put(t, w.DB, w.of, &identities.EndpointIdentity{EndpointID: 1, Attachment: "1:eth0", Identity: 256, Labels: labels})
+		put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 1, ContainerID: "1", IfName: "eth0", HostIfIndex: 1, Labels: labels})
+		time.Sleep(time.Nanosecond)
+		status()
+		row, _, _ := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(1))
+		require.Equal(t, "1:eth0", row.Attachment)
+		require.Empty(t, c.last.untaken)
+		require.True(t, c.last.settled)
+		for policy := range w.Compiled.All(w.DB.ReadTxn()) {
+			require.Equal(t, 1, policy.Users)
+		}
+	})
+}
+
 // TestWakeUp_CompleteTables: a table that becomes complete without a change of its rows begins a round.
 func TestWakeUp_CompleteTables(t *testing.T) {
 	t.Parallel()
