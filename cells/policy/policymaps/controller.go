@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -40,9 +39,8 @@ type controller struct {
 	announcedTo statedb.Revision
 	marks       marks
 
-	views     *views
-	last      lastRound
-	lastWhole time.Time // when [controller.invalidate] last made a round evaluate everything
+	views *views
+	last  lastRound
 
 	complete bool   // endpoint-policies is initialized
 	alone    bool   // no hook has a program of the previous run
@@ -258,7 +256,6 @@ type wanted struct {
 
 // compile numbers the named address ranges and compiles the policies of the endpoints that this round evaluates.
 func (c *controller) compile(txn statedb.ReadTxn) *wanted {
-	c.invalidate()
 	named := c.in.resolver.NamedCIDRs()
 	renumbered, err := c.cidrs.name(named, c.in.resolver.Namings(), c.beyondQuota())
 	c.note(err)
@@ -358,13 +355,9 @@ func (c *controller) note(err error) {
 // on a node with many endpoints, a round costs more than all other work of an ADD.
 func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again time.Duration) bool {
 	limited, cancel := ctx, context.CancelFunc(func() {})
-	pause := again
-	if whole := time.Until(c.lastWhole.Add(endpointfeed.FullPassInterval)); c.last.steady && (again == 0 || whole < again) {
-		pause = max(whole, time.Nanosecond)
-	}
-	if pause > 0 {
-		limited, cancel = context.WithTimeout(ctx, pause)
-		watchdog.IdleFor(ctx, pause) // the next round begins with a snapshot
+	if again > 0 {
+		limited, cancel = context.WithTimeout(ctx, again)
+		watchdog.IdleFor(ctx, again) // the next round begins with a snapshot
 	} else {
 		watchdog.Idle(ctx) // the next round begins with a snapshot
 	}
