@@ -184,7 +184,7 @@ func (h *history) requireComplete(n int) {
 		return
 	}
 	h.checks++
-	maps, tables := h.kernel(), h.revisions()
+	contents, tables := h.kernel(), h.revisions()
 	h.c.mu.Lock()
 	h.c.evaluateAll()
 	(&verifier{controller: h.c}).requestRound()
@@ -193,7 +193,7 @@ func (h *history) requireComplete(n int) {
 	time.Sleep(time.Microsecond) // another round may follow at once
 	synctest.Wait()
 	require.False(h.t, h.c.in.all, "the loop has run a round")
-	require.Equal(h.t, maps, h.kernel(), "after change %d", n)
+	require.Equal(h.t, contents, h.kernel(), "after change %d", n)
 	require.Equal(h.t, tables, h.revisions(), "after change %d", n)
 }
 
