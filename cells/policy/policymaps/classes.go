@@ -94,13 +94,28 @@ func (c *controller) startClasses() {
 // writeClasses writes the classes of new identities. It removes classes of identities that no peer can have: of forgotten identities, and of new identities
 // whose numbers had other labels before. The caller must have withdrawn these from the map known_identities.
 func (c *controller) writeClasses() error {
-	previousInUse := c.first || c.store.previousID(c.views.successors) != 0 // the map ipcache may name identities of the previous run that its table does not name
-	unused := func(id uint32, want policycompiler.Classes) bool {
-		return want == policycompiler.Classes{} && !previousInUse && !c.inUse(id)
-	}
-	_, err1 := c.applyClasses(unused)
+	_, err1 := c.applyClasses(c.unusedClasses())
 	_, err2 := c.applyClasses(func(_ uint32, want policycompiler.Classes) bool { return want != policycompiler.Classes{} })
 	return errors.Join(err1, err2)
+}
+
+// unusedClasses returns a function that reports whether no peer can have an identity that must have no classes, as far as the last evaluation of endpoints
+// shows.
+func (c *controller) unusedClasses() func(uint32, policycompiler.Classes) bool {
+	previousInUse := c.first || c.store.previousID(c.views.successors) != 0 // the map ipcache may name identities of the previous run that its table does not name
+	return func(id uint32, want policycompiler.Classes) bool {
+		return want == policycompiler.Classes{} && !previousInUse && !c.inUse(id)
+	}
+}
+
+// leavesClasses reports whether the next round can remove classes that this round has kept: a round calls writeClasses before it evaluates endpoints.
+func (c *controller) leavesClasses() bool {
+	unapplied := c.in.resolver.UnappliedClasses()
+	if len(unapplied) == 0 {
+		return false
+	}
+	unused := c.unusedClasses()
+	return slices.ContainsFunc(unapplied, func(id uint32) bool { return unused(id, c.in.resolver.ClassesOf(id)) })
 }
 
 // mayHave implements [peerState]. A peer may be known by an announced identity, a deleted one that may be in use, or one in the map known_identities.
@@ -239,8 +254,7 @@ func (v *verifier) repairClasses(ctx context.Context) error {
 	}
 	if len(differ) > 0 {
 		v.reevaluate = true
-		close(v.repaired)
-		v.repaired = make(chan struct{})
+		v.requestRound()
 	}
 	return errors.Join(errs...)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -40,9 +39,8 @@ type controller struct {
 	announcedTo statedb.Revision
 	marks       marks
 
-	views     *views
-	last      lastRound
-	lastWhole time.Time // when [controller.invalidate] last made a round evaluate everything
+	views *views
+	last  lastRound
 
 	complete bool   // endpoint-policies is initialized
 	alone    bool   // no hook has a program of the previous run
@@ -54,7 +52,7 @@ type controller struct {
 	// reevaluate means that flows may have been evaluated with wrong classes of their peers. Guarded by mu.
 	reevaluate   bool
 	reevaluating bool          // the round raises revisions because of reevaluate: see [controller.reevaluateFlows]
-	repaired     chan struct{} // closes when the verify job has repaired classes. Guarded by mu.
+	repaired     chan struct{} // closes when a repair of the verify job needs a round. Guarded by mu.
 }
 
 // lastRound is what the last round has left: see [controller.wait].
@@ -226,8 +224,9 @@ func (c *controller) again(w *wanted, began time.Time) time.Duration {
 		c.retry = 0
 	}
 	again = sooner(again, c.in.copied.left(began))
-	// The next round removes the forgotten identities from the maps. If the datapath need not change anything for the new rows, it reports nothing.
-	if w.again || len(forgotten) > 0 || w.rewritten && !c.pending(c.DB.ReadTxn()) {
+	// The next round removes the forgotten identities and unused classes from the maps. If the datapath need not change anything for the new rows, it reports
+	// nothing.
+	if w.again || len(forgotten) > 0 || len(c.problems) == 0 && c.leavesClasses() || w.rewritten && !c.pending(c.DB.ReadTxn()) {
 		return time.Nanosecond
 	}
 	if left, necessary := c.in.services.due(time.Now()); necessary {
@@ -248,7 +247,8 @@ type wanted struct {
 	kept     []*policycompiler.Compiled // desired policies of endpoints that keep a policy of the previous run
 	flips    bool                       // some endpoint changes to another policy id
 	written  bool                       // this round wrote rows that the datapath must apply
-	// rewritten means that one of these rows belongs to an endpoint that had a row or that gets no facts. The datapath may have nothing to apply for it.
+	// rewritten means that one of these rows belongs to an endpoint that had a row or that gets no facts, or to an id that has facts already. The datapath may
+	// have nothing to apply for it.
 	rewritten bool
 	late      bool // some endpoint has no row yet
 	again     bool // another round can continue at once
@@ -256,7 +256,6 @@ type wanted struct {
 
 // compile numbers the named address ranges and compiles the policies of the endpoints that this round evaluates.
 func (c *controller) compile(txn statedb.ReadTxn) *wanted {
-	c.invalidate()
 	named := c.in.resolver.NamedCIDRs()
 	renumbered, err := c.cidrs.name(named, c.in.resolver.Namings(), c.beyondQuota())
 	c.note(err)
@@ -356,13 +355,9 @@ func (c *controller) note(err error) {
 // on a node with many endpoints, a round costs more than all other work of an ADD.
 func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again time.Duration) bool {
 	limited, cancel := ctx, context.CancelFunc(func() {})
-	pause := again
-	if whole := time.Until(c.lastWhole.Add(endpointfeed.FullPassInterval)); c.last.steady && (again == 0 || whole < again) {
-		pause = max(whole, time.Nanosecond)
-	}
-	if pause > 0 {
-		limited, cancel = context.WithTimeout(ctx, pause)
-		watchdog.IdleFor(ctx, pause) // the next round begins with a snapshot
+	if again > 0 {
+		limited, cancel = context.WithTimeout(ctx, again)
+		watchdog.IdleFor(ctx, again) // the next round begins with a snapshot
 	} else {
 		watchdog.Idle(ctx) // the next round begins with a snapshot
 	}

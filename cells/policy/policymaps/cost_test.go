@@ -3,7 +3,9 @@ package policymaps
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,27 +113,31 @@ func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 	require.Equal(t, 2, ranges)
 }
 
-// A policy that selects no endpoint of this node, neither before nor after a change, makes no round evaluate all endpoints. While labels of an endpoint are
-// unknown, each policy does.
+// A policy makes the next round evaluate the endpoints that it selects before or after a change, and endpoints with unknown labels. A policy that selects no
+// endpoint of this node makes it evaluate no other endpoint.
 func TestPolicies_WithoutALocalEndpoint_EvaluateNoEndpoint(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
 	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
-	read := func() (all bool) {
+	read := func() []uint16 {
 		w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
-		all = w.in.all
+		require.False(t, w.in.all)
+		marked := slices.Sorted(maps.Keys(w.in.marked))
 		w.step(t)
-		return all
+		return marked
 	}
-	written := func(app string) bool { put(t, w.DB, rules, addresses("ns-5", "some", app, 9, 1)); return read() }
-	require.False(t, written("nobody"))
-	require.True(t, written("app-5"), "it selects endpoint 6")
+	written := func(app string) []uint16 {
+		put(t, w.DB, rules, addresses("ns-5", "some", app, 9, 1))
+		return read()
+	}
+	require.Empty(t, written("nobody"))
+	require.Equal(t, []uint16{6}, written("app-5"))
 	entries, _ := w.cost()
 	require.Equal(t, 1, entries)
-	require.True(t, written("nobody"), "it no longer selects endpoint 6")
+	require.Equal(t, []uint16{6}, written("nobody"), "it no longer selects the endpoint")
 	entries, _ = w.cost()
 	require.Zero(t, entries)
-	require.False(t, written("nobody-else"))
+	require.Empty(t, written("nobody-else"))
 	row, _, found := w.Policies.Get(w.DB.ReadTxn(), policies.ByRef(policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-5", Name: "some"}.String()))
 	require.True(t, found)
 	require.Zero(t, row.Subjects)
@@ -142,14 +148,14 @@ func TestPolicies_WithoutALocalEndpoint_EvaluateNoEndpoint(t *testing.T) {
 	unknown.LabelsMissing = "those of its namespace"
 	put(t, w.DB, w.endpoints, unknown)
 	w.step(t)
-	require.True(t, written("nobody"))
+	require.Equal(t, []uint16{1}, written("nobody"))
 	put(t, w.DB, w.endpoints, ep)
 	w.step(t)
 	txn := w.DB.WriteTxn(rules)
 	_, _, err := rules.Delete(txn, addresses("ns-5", "some", "", 9, 0))
 	require.NoError(t, err)
 	txn.Commit()
-	require.False(t, read(), "a deleted policy that selects no endpoint")
+	require.Empty(t, read(), "a deleted policy that selects no endpoint")
 }
 
 // A rule that names ports of peers makes the controller follow all pods of the cluster, but only where an endpoint has the rule.

@@ -227,7 +227,7 @@ var sizes = []struct{ policies, identities, ranges int }{{300, 1000, 10}, {3000,
 // not depend on the size of the cluster.
 func TestRemoteIdentity_CostIndependentOfClusterSize(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testRemoteIdentity) // once a minute, a round evaluates everything
+	synctest.Test(t, testRemoteIdentity)
 }
 
 func testRemoteIdentity(t *testing.T) {

@@ -43,7 +43,7 @@ type inputs struct {
 	facts      *changefeed.Feed[*bpfendpoints.Facts]
 
 	marked       endpointfeed.Marks // endpoints that have changed since a round evaluated them
-	all          bool               // policies of endpoints have changed, which may affect each endpoint
+	all          bool               // the next round must evaluate all endpoints
 	policies     map[policy.Ref]*policy.Policy
 	unshown      map[policy.Ref]bool // policies whose row in the table policies may be outdated
 	groups       policy.CIDRGroups
@@ -124,13 +124,16 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	in.knownTo = in.Identities.Revision(txn)
 	in.followLabels(txn, changed)
 	keys := map[string]bool{} // keys of possible peers
+	var owned []netip.Addr    // addresses that have another owner or claimant
 	follow(in, txn, changed, in.endpoints, func(ep *endpoints.Endpoint, gone bool) {
 		in.marked[ep.ID] = true
 		if old := in.subjects[ep.ID]; old != nil {
 			in.leavePod(old)
 			keys[old.AttachmentID()], keys[old.PodName()] = true, true
+			owned = append(owned, old.IPv4, old.IPv6)
 		}
 		keys[ep.AttachmentID()], keys[ep.PodName()] = true, true
+		owned = append(owned, ep.IPv4, ep.IPv6)
 		if gone {
 			delete(in.subjects, ep.ID)
 			in.resolver.DeleteSubject(ep.ID)
@@ -145,12 +148,11 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	// The controller watches the table itself, because not every change of facts needs a round.
 	endpointfeed.Mark(in.marked, in.facts.UpTo(txn, statedb.NewWatchSet()), func(f *bpfendpoints.Facts) uint16 { return f.ID })
 	in.ofPeers = statedb.NewWatchSet()
-	var claimed []netip.Addr
 	follow(in, txn, in.ofPeers, in.remote, func(o *cilium.Endpoint, gone bool) {
 		keys[o.Key()] = true
-		claimed = append(claimed, in.peers.claim(o, gone)...)
+		owned = append(owned, in.peers.claim(o, gone)...)
 	})
-	for _, addr := range claimed {
+	for _, addr := range owned {
 		in.claimants(addr, keys)
 	}
 	for _, change := range in.ipcache.UpTo(txn, in.ofPeers) {
@@ -212,15 +214,17 @@ func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, t
 	}
 }
 
-// policy adds, replaces or removes a policy. A policy that selects no endpoint, before and after, affects none, unless an endpoint has unknown labels: see
-// [inputs.doubt]. In a large cluster most policies are of that kind.
+// policy adds, replaces or removes a policy. It affects the endpoints that it selects, before or after, and endpoints with unknown labels: see [inputs.doubt].
+// In a large cluster most policies select no endpoint.
 func (in *inputs) policy(p *policy.Policy, gone bool) {
-	in.all = in.all || in.resolver.SubjectsOf(p.Ref) > 0
-	in.replacePolicy(p, gone)
-	in.all = in.all || in.resolver.SubjectsOf(p.Ref) > 0 || in.lacksLabels()
+	for _, id := range in.replacePolicy(p, gone) {
+		in.marked[id] = true
+	}
+	in.markUnlabelled()
 }
 
-func (in *inputs) replacePolicy(p *policy.Policy, gone bool) {
+// replacePolicy returns the endpoints that the policy selects, before or after.
+func (in *inputs) replacePolicy(p *policy.Policy, gone bool) (selected []uint16) {
 	name := p.Ref.String()
 	in.unshown[p.Ref] = true
 	if delete(in.refer, name); len(p.Groups) > 0 && !gone {
@@ -233,11 +237,10 @@ func (in *inputs) replacePolicy(p *policy.Policy, gone bool) {
 	in.services.put(in.policies[p.Ref], now)
 	if gone {
 		delete(in.policies, p.Ref)
-		in.resolver.DeletePolicy(p.Ref)
-		return
+		return in.resolver.DeletePolicy(p.Ref)
 	}
 	in.policies[p.Ref] = p
-	in.resolver.UpsertPolicy(p)
+	return in.resolver.UpsertPolicy(p)
 }
 
 func (in *inputs) identity(o *identities.Identity, gone bool, now time.Time) {

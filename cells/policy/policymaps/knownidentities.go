@@ -65,13 +65,6 @@ func (k *knownIdentities) retain(ids map[uint32]bool) {
 	}
 }
 
-// invalidate makes the next round compare all words with the map.
-func (k *knownIdentities) invalidate() {
-	for word := range k.wanted {
-		k.differ[uint32(word)] = true
-	}
-}
-
 // withdraw removes the identities from the map that are not desired.
 func (k *knownIdentities) withdraw() error {
 	for _, word := range slices.Sorted(maps.Keys(k.differ)) {

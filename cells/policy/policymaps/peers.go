@@ -33,27 +33,31 @@ type peers struct {
 	// unsettled has the keys of pods that may change without a change of their rows: each round evaluates them, and each change of endpoint-facts begins a
 	// round. The value has the former identities under which a pod is still denied, and the time since which it no longer has them.
 	unsettled map[string]map[uint32]time.Time
-	// misplaced has the pods on other nodes with addresses that no pod of their node may have, according to the known nodes.
-	misplaced map[string]bool
-	nodes     *clusternodes.Follower // nil unless enabled: it takes memory for each node
-	claims    *podclaims.Claims      // addresses of pods on other nodes; nil unless enabled
+	// unaccepted has the pods on other nodes with addresses that ipcache does not accept as theirs. Whether denies apply to these depends on the known nodes.
+	unaccepted map[string]bool
+	nodes      *clusternodes.Follower // nil unless enabled: it takes memory for each node
+	claims     *podclaims.Claims      // addresses of pods on other nodes; nil unless enabled
 }
 
 func newPeers() peers {
-	return peers{unsettled: map[string]map[uint32]time.Time{}, misplaced: map[string]bool{}}
+	return peers{unsettled: map[string]map[uint32]time.Time{}, unaccepted: map[string]bool{}}
 }
 
-// claim records the addresses of a pod on another node, and returns them.
-func (p *peers) claim(o *cilium.Endpoint, gone bool) []netip.Addr {
+// claim records the addresses of a pod on another node, and returns its previous and its current ones.
+func (p *peers) claim(o *cilium.Endpoint, gone bool) (addrs []netip.Addr) {
+	var old *cilium.Endpoint
 	switch {
 	case !p.loaded:
 		return nil // [inputs.updatePeers] reads all pods when a rule names ports of peers
 	case gone:
-		p.claims.Delete(o)
+		old = p.claims.Delete(o)
 	default:
-		p.claims.Put(o)
+		old, addrs = p.claims.Put(o), o.Addrs()
 	}
-	return o.Addrs()
+	if old != nil {
+		addrs = append(addrs, old.Addrs()...)
+	}
+	return addrs
 }
 
 // isRemotePod reports whether a key is the key of a pod on another node, "namespace/name". The key of an endpoint of this node is its attachment, which
@@ -92,7 +96,8 @@ func (in *inputs) updatePeers(txn statedb.ReadTxn, changed *statedb.WatchSet, ke
 	}
 }
 
-// followNodes follows the nodes and so the addresses that pods may have. After a change it adds the keys of the misplaced pods.
+// followNodes follows the nodes and so the addresses that pods may have. After a change it adds the keys of the pods with unaccepted addresses. A change of the
+// node of an accepted address changes its row in ipcache.
 func (in *inputs) followNodes(txn statedb.ReadTxn, changed *statedb.WatchSet, keys map[string]bool) {
 	p := &in.peers
 	if p.nodes == nil {
@@ -109,7 +114,7 @@ func (in *inputs) followNodes(txn statedb.ReadTxn, changed *statedb.WatchSet, ke
 	if !moved {
 		return
 	}
-	for key := range p.misplaced {
+	for key := range p.unaccepted {
 		keys[key] = true
 	}
 }
@@ -207,7 +212,7 @@ func (in *inputs) at(txn statedb.ReadTxn, addr netip.Addr) (*ipcache.Entry, bool
 // remotePeer returns a pod of another node under the identity on which its object and ipcache agree, under the identity that ipcache still has for it, and
 // under the identity that it may get.
 func (in *inputs) remotePeer(txn statedb.ReadTxn, name string, before []*policycompiler.Pod) (as []policycompiler.Pod) {
-	delete(in.peers.misplaced, name)
+	delete(in.peers.unaccepted, name)
 	o, _, found := in.Remote.Get(txn, cilium.EndpointByName(name))
 	if !found || len(in.ofPod[name]) > 0 { // localPeer describes pods of this node
 		return nil
@@ -252,13 +257,13 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 		e != nil && e.Owner() != ipcache.OwnerCiliumEndpoints {
 		return false
 	}
+	in.peers.unaccepted[o.Key()] = true
 	all := in.peers.nodes
 	host := all.HostOf(o)
 	if host == in.Agent.NodeName {
 		return false // a pod of this node whose endpoint is deleted
 	}
 	if len(all.NodesOf(addr)) > 0 || !all.MayHost(host, addr) {
-		in.peers.misplaced[o.Key()] = true
 		return false
 	}
 	if _, _, local := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); local {
@@ -292,7 +297,7 @@ func (in *inputs) unownedAddresses(txn statedb.ReadTxn, key string, addresses []
 
 // claimants adds the keys of the pods on other nodes that claim an address.
 func (in *inputs) claimants(addr netip.Addr, keys map[string]bool) {
-	if !in.peers.loaded {
+	if !in.peers.loaded || !addr.IsValid() {
 		return // [inputs.updatePeers] reads all pods when a rule names ports of peers
 	}
 	for o := range in.peers.claims.At(addr) {

@@ -274,7 +274,8 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 		}
 		if previous == nil || !previous.Equal(row) {
 			w.written, c.in.marked[id] = true, true
-			w.rewritten = w.rewritten || previous != nil || c.in.subjects[id].Quarantine != ""
+			_, _, facts := c.Facts.Get(txn, bpfendpoints.FactsByID(id))
+			w.rewritten = w.rewritten || previous != nil || facts || c.in.subjects[id].Quarantine != ""
 			c.last.untaken = append(c.last.untaken, id)
 			_, _, _ = c.Published.Insert(write, row)
 		}

@@ -125,10 +125,10 @@ func TestServices_Selectors_FollowTheirNamespace(t *testing.T) {
 	require.True(t, w.passOverNext(t, changed), "the same labels")
 	put(t, w.DB, w.serviceRows(), labelled("ns-0", "late", "plan=basic"))
 	require.False(t, w.passOverNext(t, changed), "a new Service")
-	w.in.all = false
+	clear(w.in.marked)
 	w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
 	require.Same(t, parsed, w.in.policies[ref], "the selector does not choose it")
-	require.False(t, w.in.all, "no endpoint is affected")
+	require.Empty(t, w.in.marked, "no endpoint is affected")
 
 	put(t, w.DB, w.serviceRows(), labelled("ns-0", "late", "owner=a,plan=gold"))
 	w.once(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -200,7 +201,7 @@ func TestServices_SelectorsCountInPortions(t *testing.T) {
 	require.Equal(t, 2, w.in.services.queue.Len())
 }
 
-// TestServices_OfPoliciesWithoutEndpoints_EvaluateNone: a policy that selects no endpoint before and after its Service changes causes no whole round.
+// TestServices_OfPoliciesWithoutEndpoints_EvaluateNone: a policy whose Service changes makes a round evaluate only the endpoints that it selects.
 func TestServices_OfPoliciesWithoutEndpoints_EvaluateNone(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 2, 0)
@@ -209,13 +210,13 @@ func TestServices_OfPoliciesWithoutEndpoints_EvaluateNone(t *testing.T) {
 	w.step(t)
 	for _, c := range []struct {
 		namespace, name string
-		all             bool
-	}{{"ns-0", "none", false}, {"ns-1", "one", true}} {
+		marked          endpointfeed.Marks
+	}{{"ns-0", "none", endpointfeed.Marks{}}, {"ns-1", "one", endpointfeed.Marks{2: true}}} {
 		before := w.in.policies[policy.Ref{Kind: policy.Cilium, Namespace: c.namespace, Name: c.name}]
 		put(t, w.DB, w.serviceRows(), service(c.namespace, "db", "app=y"))
 		w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
 		require.NotSame(t, before, w.in.policies[before.Ref])
-		require.Equal(t, c.all, w.in.all, c.namespace)
+		require.Equal(t, c.marked, w.in.marked, c.namespace)
 		w.step(t)
 	}
 }

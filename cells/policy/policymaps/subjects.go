@@ -80,14 +80,13 @@ func portsOf(list []k8s.ContainerPort) []policy.NamedPort {
 	return ports
 }
 
-// lacksLabels reports whether labels of an endpoint are unknown, so that a policy may concern the endpoint although it does not select it yet.
-func (in *inputs) lacksLabels() bool {
-	for _, ep := range in.subjects {
+// markUnlabelled marks the endpoints whose labels are not completely known: a policy may concern such an endpoint although it does not select it yet.
+func (in *inputs) markUnlabelled() {
+	for id, ep := range in.subjects {
 		if ep.LabelsMissing != "" {
-			return true
+			in.marked[id] = true
 		}
 	}
-	return false
 }
 
 // doubt returns why it is unknown which policies select an endpoint, "" if it is known: labels are missing, and a policy could select the endpoint with them.

@@ -169,7 +169,14 @@ func (v *verifier) compareRanges(ctx context.Context, d *differences) error {
 		return nil
 	}
 	slices.SortFunc(d.foreign, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
+	v.requestRound() // a range may not be removed, or its number may be free for another range
 	return v.cidrs.retire(d.foreign)
+}
+
+// requestRound makes the loop begin a round when mu is released. The caller must hold mu.
+func (v *verifier) requestRound() {
+	close(v.repaired)
+	v.repaired = make(chan struct{})
 }
 
 // repairIdentities writes the differing words of the map known_identities again.

@@ -3,7 +3,6 @@ package policymaps
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/cilium/statedb"
 
@@ -165,20 +164,8 @@ func (c *controller) look(txn statedb.ReadTxn) []uint16 {
 	return ids
 }
 
-// wholeRound reports whether the round has to evaluate all endpoints: until the first complete round without an error, after an error, after a change that
-// affects more than single endpoints, and once a minute: see [controller.invalidate].
+// wholeRound reports whether the round has to evaluate all endpoints: until the first complete round without an error, after an error, and after a change that
+// affects more than single endpoints. No timer makes a round evaluate them: each change of an input marks the endpoints that it affects.
 func (c *controller) wholeRound() bool {
 	return !c.last.steady || c.in.all || len(c.marks.policies)+len(c.marks.ranges) > 0 || c.in.resolver.NeedsCompile()
-}
-
-// invalidate makes the round evaluate everything once in [endpointfeed.FullPassInterval], in case a change was not reported.
-func (c *controller) invalidate() {
-	if time.Since(c.lastWhole) < endpointfeed.FullPassInterval {
-		return
-	}
-	c.lastWhole, c.in.all, c.cidrs.moved = time.Now(), true, true
-	for ref := range c.in.policies {
-		c.in.unshown[ref] = true
-	}
-	c.known.invalidate()
 }

@@ -12,10 +12,12 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // TestFutile_FactsOfADD: the datapath applies the row of a new endpoint in two writes, and a round can act only on the second.
@@ -108,4 +110,51 @@ func TestPeers_SlotsOutliveTheRule(t *testing.T) {
 	put(t, w.DB, rules, named)
 	read()
 	require.True(t, known())
+}
+
+// webPort is a named port of a container.
+var webPort = k8s.ContainerPort{Name: "web", Protocol: "TCP", Number: 80}
+
+// TestPeers_UnacceptedAddresses_FollowTheirOwners: denies apply to an address that ipcache does not accept as that of a pod on another node, while its node may
+// have the address and no other endpoint or pod has it. A change of the endpoint, of the other pod or of the node counts, although the pod does not change.
+func TestPeers_UnacceptedAddresses_FollowTheirOwners(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 1, 0)
+	w.in.Agent.NodeName = "bee"
+	addr, other := netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("10.2.0.2")
+	host := netip.MustParseAddr("192.168.0.1")
+	pod := func(name string, number uint32, addr netip.Addr) *cilium.Endpoint {
+		return cilium.NewEndpoint(cilium.EndpointFields{Namespace: "far", Name: name, Identity: number, Node: host, Addrs: []netip.Addr{addr}, Ports: []k8s.ContainerPort{webPort}})
+	}
+	node := &nodes.Node{Name: "far", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.2.0.0/24")}, Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: host}}}
+	local := &endpoints.Endpoint{ID: 9, ContainerID: "nine", IfName: "eth0", HostIfIndex: 9, IPv4: addr}
+	put(t, w.DB, rw(w.KubernetesPolicies), &k8s.NetworkPolicy{Namespace: "ns-0", Name: "to-web", IsEgress: true, Egress: []k8s.PolicyRule{{
+		Peers: []k8s.Peer{{Namespaces: &k8s.Selector{}}}, Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: "web"}}}}})
+	put(t, w.DB, rw(w.Nodes), node)
+	put(t, w.DB, w.endpoints, local)
+	put(t, w.DB, rw(w.Remote), pod("one", 9001, addr))
+	denied := func() bool {
+		w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
+		return slices.ContainsFunc(w.in.resolver.PodAs("far/one"), func(p *policycompiler.Pod) bool { return p.Identity == 9001 && p.DenyOnly })
+	}
+	require.False(t, denied(), "an endpoint has the address")
+	remove(t, w.DB, w.endpoints, local)
+	require.True(t, denied())
+	put(t, w.DB, w.endpoints, local)
+	require.False(t, denied())
+	remove(t, w.DB, w.endpoints, local)
+	require.True(t, denied())
+
+	put(t, w.DB, rw(w.Remote), pod("two", 9002, addr))
+	put(t, w.DB, rw(w.IPCache), ipcache.NewEntry(ipcache.Claim{Prefix: netip.PrefixFrom(addr, 32), Identity: 9002, Node: "far"}, ipcache.OwnerCiliumEndpoints))
+	require.False(t, denied(), "ipcache accepts the address as that of another pod")
+	put(t, w.DB, rw(w.Remote), pod("two", 9002, other))
+	require.True(t, denied())
+
+	narrow := *node
+	narrow.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.3.0.0/24")}
+	put(t, w.DB, rw(w.Nodes), &narrow)
+	require.False(t, denied(), "no pod of the node may have the address")
+	put(t, w.DB, rw(w.Nodes), node)
+	require.True(t, denied())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -120,6 +121,33 @@ func TestWakeUp_NothingToApply(t *testing.T) {
 			require.Zero(t, time.Since(began))
 		})
 	}
+}
+
+// TestWakeUp_SameFacts: an endpoint gets the id of a deleted one, and its facts are the same. The next round does not wait for other facts.
+func TestWakeUp_SameFacts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 0, 0)
+		put(t, w.DB, rw(w.KubernetesPolicies), webPolicy("one", "none"))
+		w.add(t, 0)
+		c, status := w.starts(t)
+		w.takeOver(t, 1)
+		time.Sleep(time.Nanosecond)
+		status()
+		require.True(t, c.last.settled)
+		labels := labelsOf(0, 0)
+		put(t, w.DB, w.of, &identities.EndpointIdentity{EndpointID: 1, Attachment: "1:eth0", Identity: 256, Labels: labels})
+		put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 1, ContainerID: "1", IfName: "eth0", HostIfIndex: 1, Labels: labels})
+		time.Sleep(time.Nanosecond)
+		status()
+		row, _, _ := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(1))
+		require.Equal(t, "1:eth0", row.Attachment)
+		require.Empty(t, c.last.untaken)
+		require.True(t, c.last.settled)
+		for policy := range w.Compiled.All(w.DB.ReadTxn()) {
+			require.Equal(t, 1, policy.Users)
+		}
+	})
 }
 
 // TestWakeUp_CompleteTables: a table that becomes complete without a change of its rows begins a round.
@@ -292,27 +320,72 @@ func TestWakeUp_UnsettledPod(t *testing.T) {
 	})
 }
 
-// TestWakeUp_NothingToWaitFor: a loop that waits for nothing begins one round a minute.
+// TestWakeUp_NothingToWaitFor: a loop that waits for nothing begins no round.
 func TestWakeUp_NothingToWaitFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newBench(t, 4, 1)
-		c, status := w.starts(t)
-		status()
+		rounds, _ := w.start(t)
 		w.takeOver(t, 1, 2, 3, 4)
-		put(t, w.DB, rw(w.IPCache), ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256}, ""))
-		synctest.Wait()
-		before := c.in.knownTo
-		put(t, w.DB, w.identities, &identities.Identity{ID: 2000, Labels: map[string]string{"k8s:app": "other"}})
-		synctest.Wait()
-		require.NotEqual(t, before, c.in.knownTo)
-		last := c.lastWhole
-		time.Sleep(59 * time.Second)
-		synctest.Wait()
-		require.Equal(t, last, c.lastWhole)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.Equal(t, last.Add(time.Minute), c.lastWhole)
+		before := rounds.completed.Load()
+		put(t, w.DB, rw(w.IPCache), ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256}, ""))
+		synctest.Wait()
+		require.Equal(t, before, rounds.completed.Load())
+		put(t, w.DB, w.identities, &identities.Identity{ID: 2000, Labels: map[string]string{"k8s:app": "other"}})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Greater(t, rounds.completed.Load(), before)
+		before = rounds.completed.Load()
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		require.Equal(t, before, rounds.completed.Load())
+	})
+}
+
+// TestWakeUp_UnusedClasses: the classes of a deleted identity stay while the datapath has not applied the row of an endpoint that had the identity in the
+// previous run. Then they are removed at once.
+func TestWakeUp_UnusedClasses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 0, 0)
+		w.restored(t)
+		fake := w.Entries.(fakeEntries)
+		fake.slots[7] = slot{ifindex: 7, identity: 600}
+		fake.classes[600] = policycompiler.Classes{Cluster: 1, Namespace: 2}
+		c, status := w.starts(t)
+		require.EqualValues(t, 700, w.identityOf(7))
+		w.apply(t, 7, reconciler.StatusPending())
+		time.Sleep(identityGrace + time.Second)
+		require.Contains(t, status(), "policies for")
+		require.NotContains(t, c.in.known, uint32(600))
+		require.NotContains(t, c.in.leaving, uint32(600))
+		require.Contains(t, fake.classes, uint32(600))
+		w.apply(t, 7, reconciler.StatusDone())
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		require.NotContains(t, fake.classes, uint32(600))
+		require.Contains(t, fake.classes, uint32(700))
+	})
+}
+
+// TestWakeUp_ForeignRange: a range of another program that the verify job cannot remove is removed by a round.
+func TestWakeUp_ForeignRange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 4, 1)
+		c, status := w.starts(t)
+		w.takeOver(t, 1, 2, 3, 4)
+		time.Sleep(time.Second)
+		status()
+		fake, foreign := w.Entries.(fakeEntries), netip.MustParsePrefix("192.0.2.0/24")
+		fake.cidrs[foreign] = lastCIDR
+		fake.failures, fake.fail = 1, "delete cidr"
+		require.Error(t, (&verifier{controller: c}).compareRanges(t.Context(), &differences{ranges: map[netip.Prefix]string{}}))
+		require.Contains(t, fake.cidrs, foreign)
+		status()
+		require.NotContains(t, fake.cidrs, foreign)
 	})
 }
 

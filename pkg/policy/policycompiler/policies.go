@@ -98,31 +98,33 @@ func (s *policyState) eachRule(f func(*rule)) {
 	}
 }
 
-// UpsertPolicy adds a policy or replaces its previous version.
-func (r *Resolver) UpsertPolicy(p *policy.Policy) {
+// UpsertPolicy adds a policy or replaces its previous version. It returns the endpoints that one of the two versions selects, in no order.
+func (r *Resolver) UpsertPolicy(p *policy.Policy) (selected []uint16) {
 	old := r.policies[p.Ref]
 	if old != nil && old.policy == p {
-		return
+		return nil
 	}
 	now := r.prepare(p, old)
 	r.policies[p.Ref] = now
 	for _, one := range now.parts {
 		one.filed = r.parts.file(one, &one.Subject)
 	}
-	r.replaceParts(old, now)
+	selected = r.replaceParts(old, now)
 	r.release(old, now)
+	return selected
 }
 
-// DeletePolicy removes a policy.
-func (r *Resolver) DeletePolicy(ref policy.Ref) {
+// DeletePolicy removes a policy. It returns the endpoints that the policy selected, in no order.
+func (r *Resolver) DeletePolicy(ref policy.Ref) (selected []uint16) {
 	old := r.policies[ref]
 	if old == nil {
-		return
+		return nil
 	}
 	delete(r.policies, ref)
 	none := &policyState{}
-	r.replaceParts(old, none)
+	selected = r.replaceParts(old, none)
 	r.release(old, none)
+	return selected
 }
 
 // SubjectsChanged returns the policies whose [Resolver.SubjectsOf] may have changed since the last call, in no order.
@@ -300,8 +302,9 @@ func (r *Resolver) release(old, now *policyState) {
 	})
 }
 
-// replaceParts replaces the parts of the previous version of a policy with the parts of the current one in all endpoints. old may be nil.
-func (r *Resolver) replaceParts(old, now *policyState) {
+// replaceParts replaces the parts of the previous version of a policy with the parts of the current one in all endpoints. old may be nil. It returns the
+// endpoints that had or have parts.
+func (r *Resolver) replaceParts(old, now *policyState) (selected []uint16) {
 	if old != nil {
 		for _, one := range old.parts {
 			r.parts.remove(one, one.filed)
@@ -311,6 +314,8 @@ func (r *Resolver) replaceParts(old, now *policyState) {
 		had := old != nil && r.drop(s, old)
 		if has := r.take(s, now.parts); had || has {
 			r.unsettled[s] = struct{}{}
+			selected = append(selected, s.ID)
 		}
 	}
+	return selected
 }
