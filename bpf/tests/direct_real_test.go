@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -123,7 +122,7 @@ func TestPrivilegedReal_DirectMTUExceeded(t *testing.T) {
 				full := make([]byte, c.want-header)
 				_, err := client.Write(full)
 				check(t, err)
-				if n, err := server.Read(make([]byte, 2000)); err != nil || n != len(full) {
+				if n, err := limited(t, server).Read(make([]byte, 2000)); err != nil || n != len(full) {
 					t.Errorf("IPv%d: %d bytes of a full datagram arrived: %v", family, n, err)
 				}
 				data := bytes.Repeat([]byte("waggle dance "), 50_000)
@@ -145,7 +144,6 @@ func (s *surroundings) dialUDP(t *testing.T, to netip.AddrPort) (conn *net.UDPCo
 		var err error
 		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 		check(t, err)
-		check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	})
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -167,10 +165,9 @@ func TestPrivilegedReal_DirectErrors(t *testing.T) {
 				check(t, err)
 			})
 			defer conn.Close()
-			check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 			_, err := conn.Write([]byte("anybody?"))
 			check(t, err)
-			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+			if _, err := limited(t, conn).Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
 				t.Errorf("IPv%d %s the other node: %v, want %v; last event %+v", family, way, err, unix.ECONNREFUSED, s.event())
 			}
 		}

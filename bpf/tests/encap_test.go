@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
@@ -178,7 +177,6 @@ func TestPrivilegedReal_TunnelMTUExceeded(t *testing.T) {
 					check(t, err)
 				})
 				defer client.Close()
-				check(t, client.SetDeadline(time.Now().Add(testTimeout)))
 				header := map[int]int{4: 28, 6: 48}[family]
 				if _, err := client.Write(make([]byte, c.want-header+1)); err != nil {
 					t.Fatalf("IPv%d: %v", family, err)
@@ -193,7 +191,7 @@ func TestPrivilegedReal_TunnelMTUExceeded(t *testing.T) {
 				full := make([]byte, c.want-header)
 				_, err := client.Write(full)
 				check(t, err)
-				if n, err := server.Read(make([]byte, 2000)); err != nil || n != len(full) {
+				if n, err := limited(t, server).Read(make([]byte, 2000)); err != nil || n != len(full) {
 					t.Errorf("IPv%d: %d bytes of a full datagram arrived: %v", family, n, err)
 				}
 				data := bytes.Repeat([]byte("waggle dance "), 50_000)
@@ -314,10 +312,9 @@ func TestPrivilegedReal_TunnelErrors(t *testing.T) {
 						check(t, err)
 					})
 					defer conn.Close()
-					check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 					_, err := conn.Write([]byte("anybody?"))
 					check(t, err)
-					if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+					if _, err := limited(t, conn).Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
 						t.Errorf("IPv%d %s the other node: %v, want %v; last event %+v", family, way, err, unix.ECONNREFUSED, s.event())
 					}
 				}

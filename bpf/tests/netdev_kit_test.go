@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -232,7 +231,6 @@ func listenAt(t *testing.T, ns *testnet.Namespace, at netip.AddrPort) *net.UDPCo
 		check(t, err)
 	})
 	t.Cleanup(func() { _ = conn.Close() })
-	check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	return conn
 }
 
@@ -266,14 +264,14 @@ func (s *surroundings) talk(t *testing.T, from *net.UDPConn, to netip.AddrPort, 
 	if _, err := from.WriteToUDPAddrPort(message, to); err != nil {
 		t.Fatalf("send %s to %s: %v", portOf(from), to, err)
 	}
-	n, seen, err := server.ReadFromUDPAddrPort(buf)
+	n, seen, err := limited(t, server).ReadFromUDPAddrPort(buf)
 	if err != nil || string(buf[:n]) != string(message) {
 		t.Fatalf("%d bytes of %d from %s to %s reached %s: %v; last event %+v\n%s", n, size, portOf(from), to, portOf(server), err, s.event(), s.state())
 	}
 	if _, err := server.WriteToUDPAddrPort(message, seen); err != nil {
 		t.Fatalf("answer %s from %s: %v", seen, portOf(server), err)
 	}
-	n, peer, err := from.ReadFromUDPAddrPort(buf)
+	n, peer, err := limited(t, from).ReadFromUDPAddrPort(buf)
 	if err != nil || peer != to || string(buf[:n]) != string(message) {
 		t.Fatalf("%d bytes of %d came back from %s, want %s: %v; last event %+v", n, size, peer, to, err, s.event())
 	}

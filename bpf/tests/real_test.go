@@ -101,12 +101,11 @@ func stream(t *testing.T, from, to *testnet.Namespace, addr netip.Addr, data []b
 		t.Fatal(err)
 	}
 	defer server.Close()
-	check(t, server.SetDeadline(time.Now().Add(testTimeout)))
 	go func() {
 		_, _ = client.Write(data)
 		_ = client.(*net.TCPConn).CloseWrite()
 	}()
-	got, err := io.ReadAll(server)
+	got, err := io.ReadAll(limited(t, server))
 	check(t, err)
 	return got
 }
@@ -197,7 +196,7 @@ func TestPrivilegedReal_PagedHeaders(t *testing.T) {
 		check(t, udp.SetNetworkLayerForChecksum(network))
 		frame := serialize(t, ether(f.from, f.to, proto), ip, udp, gopacket.Payload(bytes.Repeat([]byte("page"), 300)))
 		r.a.Do(func() { check(t, sendPaged(frame)) })
-		n, peer, err := b.ReadFromUDPAddrPort(make([]byte, 2000))
+		n, peer, err := limited(t, b).ReadFromUDPAddrPort(make([]byte, 2000))
 		if err != nil || n != 1200 || peer != netip.AddrPortFrom(podA.addr(family), 1234) {
 			t.Errorf("IPv%d: %d bytes from %s, %v; last event %+v", family, n, peer, err, r.event())
 		}
