@@ -49,8 +49,27 @@ func newNeighbours(t testing.TB) neighbours {
 	n.neighbor.Do(func() {
 		n.up("eth0", append(otherAddrs, nodeLinkIP)...)
 		n.up("lo", nodeOnLo...)
+		n.awaitCarrier()
 	})
+	n.node.Do(n.awaitCarrier)
 	return n
+}
+
+// timeout is the limit of each wait; only a lost packet reaches it.
+const timeout = time.Minute
+
+// awaitCarrier waits until eth0 has a carrier. Before that the kernel drops all packets, also those that resolve the addresses of neighbours.
+func (n neighbours) awaitCarrier() {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil && link.Attrs().OperState == netlink.OperUp {
+			return
+		}
+		if time.Now().After(end) {
+			n.t.Errorf("eth0 has no carrier: %v", err)
+			return
+		}
+	}
 }
 
 func (n neighbours) check(err error) {
@@ -100,15 +119,25 @@ func (n neighbours) arrives(at *testnet.Namespace, from, to netip.Addr) (arrived
 		_, err = client.Write([]byte("?"))
 		n.check(err)
 	})
-	_ = server.SetReadDeadline(time.Now().Add(15 * time.Second))
-	if before := n.dropped(); before.NodeSource.Packets > 0 { // do not wait for a dropped datagram
-		_ = server.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // wall clock: the datagram must not come
+	_ = server.SetReadDeadline(time.Now().Add(timeout))
+	read := make(chan error, 1)
+	go func() {
+		_, err := server.Read(make([]byte, 1))
+		read <- err
+	}()
+	for dropped := false; ; dropped = n.dropped().NodeSource.Packets > 0 {
+		select {
+		case err := <-read:
+			if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				n.t.Error(err)
+			}
+			return err == nil
+		case <-time.After(50 * time.Millisecond): // wall clock: a dropped datagram must not come
+			if dropped {
+				return false
+			}
+		}
 	}
-	_, err := server.Read(make([]byte, 1))
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		n.t.Error(err)
-	}
-	return err == nil
 }
 
 func (n neighbours) dropped() (d Dropped) {
@@ -201,7 +230,7 @@ func (n neighbours) throughOwnDevice() {
 			}
 			_, err = conn.Write([]byte("?"))
 			n.check(errors.Join(err, conn.Close()))
-			for end := time.Now().Add(15 * time.Second); received(n.t, rule.NodeDevice) == before; {
+			for end := time.Now().Add(timeout); received(n.t, rule.NodeDevice) == before; {
 				if time.Now().After(end) {
 					n.t.Errorf("nothing came out of %s", rule.NodeDevice)
 					return
@@ -271,7 +300,7 @@ func exchange(device, addr string) error {
 			}
 		}
 	}()
-	_ = server.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = server.SetReadDeadline(time.Now().Add(timeout))
 	_, _, err = server.ReadFrom(make([]byte, 1))
 	close(arrived)
 	return errors.Join(err, <-sent)
