@@ -195,6 +195,7 @@ func (s *surroundings) wireOut(name string, index int, peer *testnet.Namespace, 
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
 	return each(
 		func() error { return add(name, index, peer) },
+		func() error { return keepResolving(name) },
 		func() error { return addNetworks(link, addrs) },
 		func() error { return handle.EnsureClsact(index, tc.Blocks{}) },
 		func() error { return handle.ReplaceFilter(tc.Ingress(index), in, s.program(in).FD()) },
@@ -210,7 +211,7 @@ func wireNeighbour(own, gateway map[int]netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if err := each(func() error { return addNetworks(link, own) }, func() error { return setUp("eth0") }); err != nil {
+	if err := each(func() error { return keepResolving("eth0") }, func() error { return addNetworks(link, own) }, func() error { return setUp("eth0") }); err != nil {
 		return err
 	}
 	for _, gw := range gateway {

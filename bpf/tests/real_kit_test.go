@@ -130,10 +130,20 @@ func wirePod(p pod) error {
 		return err
 	}
 	return each(
+		func() error { return keepResolving("eth0") },
 		func() error { return setUp("eth0") },
 		func() error { return addAddrs(link, p.ipv4, p.ipv6) },
 		func() error { return addGateway(link, gateway4) },
 		func() error { return addGateway(link, gateway6) },
+	)
+}
+
+// keepResolving makes the kernel try for a minute to resolve the neighbours of a device. By default it drops their packets after three seconds, which a busy
+// machine can take.
+func keepResolving(device string) error {
+	return each(
+		func() error { return writeSetting("ipv4/neigh/"+device+"/mcast_solicit", "60") },
+		func() error { return writeSetting("ipv6/neigh/"+device+"/mcast_solicit", "60") },
 	)
 }
 

@@ -60,15 +60,17 @@ func Await(t *testing.T, f func(ctx context.Context) error) {
 	for timeout := time.Second; ; {
 		attempt, stop := context.WithTimeout(ctx, timeout)
 		err := f(attempt)
-		if attempt.Err() != nil {
-			timeout *= 2
-		}
+		slow := attempt.Err() != nil
 		stop()
-		if err == nil {
+		switch {
+		case err == nil:
 			return
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			t.Fatal(err)
+		case slow:
+			timeout *= 2
+		default:
+			time.Sleep(time.Millisecond)
 		}
 	}
 }
