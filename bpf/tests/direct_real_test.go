@@ -112,13 +112,12 @@ func TestPrivilegedReal_DirectMTUExceeded(t *testing.T) {
 				if _, err := client.Write(make([]byte, c.want-header+1)); err != nil {
 					t.Fatalf("IPv%d: %v", family, err)
 				}
-				if err := wait("the MTU of the path", func() (bool, error) { return pathMTU(client, family) == c.want, nil }); err != nil {
+				if err := awaitTooBig(client); err != nil || pathMTU(client, family) != c.want {
 					t.Errorf("IPv%d: the MTU of the path is %d, want %d: %v", family, pathMTU(client, family), c.want, err)
 				}
 				if after := s.count(events.TooBig, bpf.DirectionEgress); after.Packets != before.Packets+1 {
 					t.Errorf("IPv%d: %d packets were too big, want 1", family, after.Packets-before.Packets)
 				}
-				clearError(t, client)
 				full := make([]byte, c.want-header)
 				_, err := client.Write(full)
 				check(t, err)
@@ -185,13 +184,14 @@ func TestPrivilegedReal_DirectIsEvaluated(t *testing.T) {
 		denied := podA
 		denied.policyIn = 0
 		s.put(denied)
+		s.forgetEvents()
 		if err := wait("the drop", func() (bool, error) { // the first datagrams may be lost while neighbours are resolved
 			_, err := distant.WriteToUDPAddrPort([]byte("denied"), portOf(pod))
 			return s.count(events.PolicyDenied, bpf.DirectionIngress).Packets > before.Packets, err
 		}); err != nil {
 			t.Error(err)
 		}
-		if event := s.event(); event == nil || event.SourceIdentity != identityDistant || event.Endpoint != podA.id {
+		if event := s.nextEvent(); event == nil || event.SourceIdentity != identityDistant || event.Endpoint != podA.id {
 			t.Errorf("IPv%d: the drop is reported as %+v", family, event)
 		}
 		s.put(podA)

@@ -181,13 +181,12 @@ func TestPrivilegedReal_TunnelMTUExceeded(t *testing.T) {
 				if _, err := client.Write(make([]byte, c.want-header+1)); err != nil {
 					t.Fatalf("IPv%d: %v", family, err)
 				}
-				if err := wait("the MTU of the path", func() (bool, error) { return pathMTU(client, family) == c.want, nil }); err != nil {
+				if err := awaitTooBig(client); err != nil || pathMTU(client, family) != c.want {
 					t.Errorf("IPv%d: the MTU of the path is %d, want %d: %v", family, pathMTU(client, family), c.want, err)
 				}
 				if after := s.count(events.TooBig, bpf.DirectionEgress); after.Packets != before.Packets+1 {
 					t.Errorf("IPv%d: %d packets were too big, want 1", family, after.Packets-before.Packets)
 				}
-				clearError(t, client)
 				full := make([]byte, c.want-header)
 				_, err := client.Write(full)
 				check(t, err)
@@ -203,12 +202,21 @@ func TestPrivilegedReal_TunnelMTUExceeded(t *testing.T) {
 	}
 }
 
-// clearError reads the pending error of a socket, which an ICMP error has set.
-func clearError(t *testing.T, conn *net.UDPConn) {
-	t.Helper()
+// awaitTooBig waits for the error of a connected socket after an ICMP error about a datagram that was too big, and clears it. The kernel first changes the MTU
+// of the path, then sets the error, with which a later write would fail.
+func awaitTooBig(conn *net.UDPConn) error {
 	raw, err := conn.SyscallConn()
-	check(t, err)
-	check(t, raw.Control(func(fd uintptr) { _, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR) }))
+	if err != nil {
+		return err
+	}
+	return wait("the ICMP error", func() (is bool, err error) {
+		failed := raw.Control(func(fd uintptr) {
+			var number int
+			number, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+			is = unix.Errno(number) == unix.EMSGSIZE
+		})
+		return is, errors.Join(failed, err)
+	})
 }
 
 // pathMTU returns the kernel's MTU of the path of a connected socket.

@@ -251,6 +251,17 @@ func (r *realNode) grows(before bpf.MetricsValue, reason events.Reason) bool {
 	return false
 }
 
+// nextEvent waits for the report of a dropped packet; nil when there is none. The kernel may process a frame after the call that sent it, and reports a drop
+// after it has counted it.
+func (r *realNode) nextEvent() (event *events.Drop) {
+	r.t.Helper()
+	_ = wait("an event", func() (bool, error) {
+		event = r.event()
+		return event != nil, nil
+	})
+	return event
+}
+
 // listenUDP opens a socket inside a namespace.
 func listenUDP(t *testing.T, ns *testnet.Namespace, addr netip.Addr) *net.UDPConn {
 	t.Helper()

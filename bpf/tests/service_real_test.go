@@ -126,13 +126,12 @@ func TestPrivilegedReal_ServiceMTUExceeded(t *testing.T) {
 				full := mtu - map[int]int{4: 28, 6: 48}[family]
 				_, err := client.Write(make([]byte, full+1))
 				check(t, err)
-				if err := wait("the MTU of the path", func() (bool, error) { return pathMTU(client, family) == mtu, nil }); err != nil {
+				if err := awaitTooBig(client); err != nil || pathMTU(client, family) != mtu {
 					t.Errorf("IPv%d: the MTU of the path is %d, want %d: %v", family, pathMTU(client, family), mtu, err)
 				}
 				if after := s.count(events.TooBig, bpf.DirectionEgress); after.Packets != before.Packets+1 {
 					t.Errorf("IPv%d: %d packets were too big, want 1", family, after.Packets-before.Packets)
 				}
-				clearError(t, client)
 				s.echoes(client, backend, full)
 			}
 		})
