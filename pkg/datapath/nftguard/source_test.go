@@ -3,9 +3,11 @@ package nftguard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -49,27 +51,54 @@ func newNeighbours(t testing.TB) neighbours {
 	n.neighbor.Do(func() {
 		n.up("eth0", append(otherAddrs, nodeLinkIP)...)
 		n.up("lo", nodeOnLo...)
-		n.awaitCarrier()
+		n.awaitUsable(append(otherAddrs, nodeLinkIP)...)
 	})
-	n.node.Do(n.awaitCarrier)
+	n.node.Do(func() { n.awaitUsable(append(nodeAddrs, nodeOnLo...)...) })
 	return n
 }
 
 // timeout is the limit of each wait; only a lost packet reaches it.
 const timeout = time.Minute
 
-// awaitCarrier waits until eth0 has a carrier. Before that the kernel drops all packets, also those that resolve the addresses of neighbours.
-func (n neighbours) awaitCarrier() {
+// awaitUsable waits until eth0 and addresses of this namespace are usable.
+func (n neighbours) awaitUsable(addrs ...netip.Prefix) {
+	n.t.Helper()
 	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
-		link, err := netlink.LinkByName("eth0")
-		if err == nil && link.Attrs().OperState == netlink.OperUp {
+		err := usable(addrs)
+		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			n.t.Errorf("eth0 has no carrier: %v", err)
+			n.t.Error(err)
 			return
 		}
 	}
+}
+
+// usable returns an error if the kernel would drop packets. Without a carrier it drops all packets of a device, also those that resolve neighbours. It creates
+// the local route of an IPv6 address some time after the address.
+func usable(addrs []netip.Prefix) error {
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	if link.Attrs().OperState != netlink.OperUp {
+		return errors.New("eth0 has no carrier")
+	}
+	for _, a := range addrs {
+		family, host := netlink.FAMILY_V4, netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
+		if a.Addr().Is6() {
+			family = netlink.FAMILY_V6
+		}
+		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_LOCAL}, netlink.RT_FILTER_TABLE)
+		isLocal := func(r netlink.Route) bool {
+			return r.Type == unix.RTN_LOCAL && r.Dst != nil && r.Dst.String() == host.String()
+		}
+		if err != nil || !slices.ContainsFunc(routes, isLocal) {
+			return errors.Join(err, fmt.Errorf("%s has no local route", a))
+		}
+	}
+	return nil
 }
 
 func (n neighbours) check(err error) {
@@ -315,6 +344,7 @@ func (n neighbours) linkLocal() {
 		n.check(err)
 		n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::20"), Mask: net.CIDRMask(64, 128)},
 			Flags: unix.IFA_F_NODAD}))
+		n.awaitUsable(netip.MustParsePrefix("fe80::20/128"))
 		own = netip.MustParseAddr("fe80::20").WithZone("eth0")
 	})
 	if !n.arrives(n.neighbor, nodeLinkIP.Addr().WithZone("eth0"), own) {
