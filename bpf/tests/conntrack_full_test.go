@@ -196,7 +196,7 @@ func TestPrivilegedConntrack_Guarantee(t *testing.T) {
 // A pod with too many new flows evicts only its own flows.
 func TestPrivilegedConntrack_NewFlowsOfPod_EvictOnlyOwn(t *testing.T) {
 	t.Parallel()
-	const rate = 4 // a slow test must exceed it in a tick
+	const rate = 4 // a slow test exceeds it in a tick, too
 	for _, family := range families {
 		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
 			t.Parallel()
@@ -248,7 +248,7 @@ func (n *node) portInBurst(family int) uint16 {
 // A host that starts many flows to a pod evicts no flow that the pod initiates.
 func TestPrivilegedConntrack_InboundFlood_KeepsFlowsOfPod(t *testing.T) {
 	t.Parallel()
-	const rate = 4 // a slow test must exceed it in a tick
+	const rate = 4 // a slow test exceeds it in a tick, too
 	for _, family := range families {
 		n := newNodeWith(t, map[string]uint32{bpf.VariableVerdictEvents: 0, bpf.VariableCtNewRate: rate}, nil)
 		for turn := uint16(0); ; turn++ {

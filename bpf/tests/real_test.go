@@ -46,7 +46,7 @@ func TestPrivilegedReal_Datagrams(t *testing.T) {
 func TestPrivilegedReal_GatewayIsReachable(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
-	r.a.Do(func() { // by default the kernel doubts a reachable neighbour after 15 to 45 s
+	r.a.Do(func() { // by default an entry becomes stale after 15 to 45 s
 		for _, family := range []string{"ipv4", "ipv6"} {
 			check(t, writeSetting(family+"/neigh/eth0/base_reachable_time_ms", "3600000"))
 		}
