@@ -3,7 +3,6 @@ package tests
 import (
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/events"
@@ -26,11 +25,11 @@ func TestPrivilegedConntrack_IgnoredReset(t *testing.T) {
 			"of the responder": {podB, podA, back, open},
 		} {
 			n.passes(c.from, c.packet.tcp(t, "R"), actRedirect)
-			n.wantTimeout("est", family, 10*time.Second)
+			n.wantTimeout("est", family, lifeClose)
 			n.passes(c.other, c.opposite.tcp(t, "A"), actRedirect) // sent before the reset came
-			n.wantTimeout("est", family, 10*time.Second)
+			n.wantTimeout("est", family, lifeClose)
 			n.passes(c.from, c.packet.tcp(t, "A"), actRedirect)
-			n.wantTimeout("est", family, 8000*time.Second)
+			n.wantTimeout("est", family, lifeTCP)
 			if t.Failed() {
 				t.Fatalf("reset %s", name)
 			}

@@ -36,12 +36,12 @@ func now(t testing.TB) uint32 {
 	return ticks
 }
 
-// wantTimeout checks that the only flow of a class expires in this time from now.
-func (n *node) wantTimeout(class string, family int, want time.Duration) {
+// wantTimeout checks that the only flow of a class expires this number of ticks after the last packet.
+func (n *node) wantTimeout(class string, family int, want int) {
 	n.t.Helper()
 	left := int(n.onlyFlow(class, family).Expires - now(n.t))
-	if ticks := int(bpf.CtTicks(want)); left < ticks-2 || left > ticks {
-		n.t.Errorf("the flow ends in %d ticks, want %d", left, ticks)
+	if passed := int(bpf.CtTicks(time.Since(n.ran))); left < want-passed-1 || left > want {
+		n.t.Errorf("the flow ends in %d ticks, want %d from the last packet on, which was sent at most %d ticks ago", left, want, passed)
 	}
 }
 
@@ -53,17 +53,17 @@ func TestPrivilegedConntrack_TCP(t *testing.T) {
 		open, back := opened(t, n, family)
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.wantFlows(family, 1, 0)
-		n.wantTimeout("new", family, time.Minute)
+		n.wantTimeout("new", family, lifeSYN)
 
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.passes(podA, open.tcp(t, "S"), actRedirect) // the SYN-ACK was lost
 		n.wantFlows(family, 1, 0)
-		n.wantTimeout("new", family, time.Minute)
+		n.wantTimeout("new", family, lifeSYN)
 
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.wantFlows(family, 0, 1)
-		n.wantTimeout("est", family, 8000*time.Second)
+		n.wantTimeout("est", family, lifeTCP)
 		flow := n.onlyFlow("est", family)
 		if flow.Opener != podA.id || flow.Target != podB.id || flow.OpenerIdentity != podA.facts().Identity ||
 			flow.TargetIdentity != podB.facts().Identity || flow.Packets != 5 || flow.Flags&^bpf.CtInitiatorSecond != bpf.CtEstablished|bpf.CtReplied {
@@ -73,9 +73,9 @@ func TestPrivilegedConntrack_TCP(t *testing.T) {
 		// One side has closed its direction, the other continues.
 		n.passes(podB, back.tcp(t, "FA"), actRedirect)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
-		n.wantTimeout("est", family, 8000*time.Second)
+		n.wantTimeout("est", family, lifeTCP)
 		n.passes(podA, open.tcp(t, "FA"), actRedirect)
-		n.wantTimeout("est", family, 10*time.Second)
+		n.wantTimeout("est", family, lifeClose)
 		n.passes(podB, back.tcp(t, "A"), actRedirect)
 		n.wantFlows(family, 0, 1)
 	})
@@ -89,21 +89,21 @@ func TestPrivilegedConntrack_Reset(t *testing.T) {
 		// A rejected connection uses no entry of the established flows.
 		n.passes(podB, back.tcp(t, "RA"), actRedirect)
 		n.wantFlows(family, 1, 0)
-		n.wantTimeout("new", family, 10*time.Second)
+		n.wantTimeout("new", family, lifeClose)
 		// The next attempt with the same ports is a separate flow.
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
-		n.wantTimeout("new", family, time.Minute)
+		n.wantTimeout("new", family, lifeSYN)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		// The host whose address was forged as the source of the SYN resets the connection: that establishes no flow either.
 		n.passes(podA, open.tcp(t, "R"), actRedirect)
 		n.wantFlows(family, 1, 0)
-		n.wantTimeout("new", family, 10*time.Second)
+		n.wantTimeout("new", family, lifeClose)
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.wantFlows(family, 0, 1)
 		n.passes(podA, open.tcp(t, "R"), actRedirect)
-		n.wantTimeout("est", family, 10*time.Second)
+		n.wantTimeout("est", family, lifeClose)
 	})
 }
 
@@ -116,11 +116,11 @@ func TestPrivilegedConntrack_Datagrams(t *testing.T) {
 		for range 2 { // independent of the number of replies
 			n.passes(podB, ask.back(podB).bytes(t), actRedirect)
 			n.wantFlows(family, 1, 0)
-			n.wantTimeout("new", family, time.Minute)
+			n.wantTimeout("new", family, lifeAny)
 		}
 		n.passes(podA, ask.bytes(t), actRedirect)
 		n.wantFlows(family, 0, 1)
-		n.wantTimeout("est", family, time.Minute)
+		n.wantTimeout("est", family, lifeAny)
 		// A packet from another port is no reply.
 		n.wantEgressDrop(podB, ask.ports(5000, 54).back(podB).bytes(t), events.PolicyDenied)
 		// A packet after the timeout is no reply either.
@@ -140,10 +140,10 @@ func TestPrivilegedConntrack_Refreshes(t *testing.T) {
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
-		n.changeFlows("est", family, func(e *bpf.CtEntry) { e.Expires, e.Packets, e.Bytes = now(t)+3, 100, 1000 })
+		n.changeFlows("est", family, func(e *bpf.CtEntry) { e.Expires, e.Packets, e.Bytes = now(t)+lifeClose, 100, 1000 })
 		packet := back.tcp(t, "A")
 		n.passes(podB, packet, actRedirect)
-		n.wantTimeout("est", family, 8000*time.Second)
+		n.wantTimeout("est", family, lifeTCP)
 		if f := n.onlyFlow("est", family); f.Packets != 101 || f.Bytes != 1000+uint64(len(packet)) {
 			t.Errorf("flow %+v", f)
 		}
@@ -307,7 +307,7 @@ func TestPrivilegedConntrack_AnotherConnection(t *testing.T) {
 		// The initiator starts again on a closing connection: the current policies apply, with the timeout of a new connection.
 		n.passes(podB, back.tcp(t, "FA"), actRedirect)
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
-		n.wantTimeout("est", family, time.Minute)
+		n.wantTimeout("est", family, lifeSYN)
 		if f := n.onlyFlow("est", family); f.Packets != 1 || f.Flags&^bpf.CtInitiatorSecond != 0 {
 			t.Errorf("flow %+v", f)
 		}

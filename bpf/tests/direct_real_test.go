@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -113,17 +112,16 @@ func TestPrivilegedReal_DirectMTUExceeded(t *testing.T) {
 				if _, err := client.Write(make([]byte, c.want-header+1)); err != nil {
 					t.Fatalf("IPv%d: %v", family, err)
 				}
-				if err := wait("the MTU of the path", func() (bool, error) { return pathMTU(client, family) == c.want, nil }); err != nil {
+				if err := awaitTooBig(client); err != nil || pathMTU(client, family) != c.want {
 					t.Errorf("IPv%d: the MTU of the path is %d, want %d: %v", family, pathMTU(client, family), c.want, err)
 				}
 				if after := s.count(events.TooBig, bpf.DirectionEgress); after.Packets != before.Packets+1 {
 					t.Errorf("IPv%d: %d packets were too big, want 1", family, after.Packets-before.Packets)
 				}
-				clearError(t, client)
 				full := make([]byte, c.want-header)
 				_, err := client.Write(full)
 				check(t, err)
-				if n, err := server.Read(make([]byte, 2000)); err != nil || n != len(full) {
+				if n, err := limited(t, server).Read(make([]byte, 2000)); err != nil || n != len(full) {
 					t.Errorf("IPv%d: %d bytes of a full datagram arrived: %v", family, n, err)
 				}
 				data := bytes.Repeat([]byte("waggle dance "), 50_000)
@@ -145,7 +143,6 @@ func (s *surroundings) dialUDP(t *testing.T, to netip.AddrPort) (conn *net.UDPCo
 		var err error
 		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 		check(t, err)
-		check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	})
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -167,10 +164,9 @@ func TestPrivilegedReal_DirectErrors(t *testing.T) {
 				check(t, err)
 			})
 			defer conn.Close()
-			check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 			_, err := conn.Write([]byte("anybody?"))
 			check(t, err)
-			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+			if _, err := limited(t, conn).Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
 				t.Errorf("IPv%d %s the other node: %v, want %v; last event %+v", family, way, err, unix.ECONNREFUSED, s.event())
 			}
 		}
@@ -188,13 +184,14 @@ func TestPrivilegedReal_DirectIsEvaluated(t *testing.T) {
 		denied := podA
 		denied.policyIn = 0
 		s.put(denied)
+		s.forgetEvents()
 		if err := wait("the drop", func() (bool, error) { // the first datagrams may be lost while neighbours are resolved
 			_, err := distant.WriteToUDPAddrPort([]byte("denied"), portOf(pod))
 			return s.count(events.PolicyDenied, bpf.DirectionIngress).Packets > before.Packets, err
 		}); err != nil {
 			t.Error(err)
 		}
-		if event := s.event(); event == nil || event.SourceIdentity != identityDistant || event.Endpoint != podA.id {
+		if event := s.nextEvent(); event == nil || event.SourceIdentity != identityDistant || event.Endpoint != podA.id {
 			t.Errorf("IPv%d: the drop is reported as %+v", family, event)
 		}
 		s.put(podA)

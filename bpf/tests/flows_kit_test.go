@@ -26,6 +26,18 @@ const (
 
 var protoICMP = map[int]uint8{4: protoICMPv4, 6: protoICMPv6}
 
+// Lifetimes of flows on the nodes of the tests, in ticks. The shorter ones are longer than the defaults of the programs (10 s and 60 s), so that no flow
+// expires by itself on a slow machine.
+const (
+	lifeTCP   = 7451 // established TCP connections: 8000 s, the default
+	lifeSYN   = 3000 // TCP connections that are not established
+	lifeClose = 1000 // TCP connections that were reset, or closed by both sides
+	lifeAny   = 2000 // other protocols
+)
+
+var lifetimes = map[string]uint32{bpf.VariableCtTCPTimeout: lifeTCP, bpf.VariableCtTCPSynTimeout: lifeSYN, bpf.VariableCtTCPCloseTimeout: lifeClose,
+	bpf.VariableCtAnyTimeout: lifeAny}
+
 // ports sets the ports of a flow, or the identifier (the first) and type (the second) of an ICMP message.
 func (f flow) ports(sport, dport uint16) flow { f.sport, f.dport = sport, dport; return f }
 

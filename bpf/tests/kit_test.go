@@ -85,6 +85,7 @@ type node struct {
 	constants map[string]uint32
 	// entries are sizes of maps that differ from the defaults.
 	entries map[string]uint32
+	ran     time.Time // before the last packet
 }
 
 // programs are the programs of a node. A program is loaded at its first use: the verifier takes most of the time of a test that needs one of eight.
@@ -231,6 +232,11 @@ func (n *node) loadChanged(name string, change func(*ebpf.CollectionSpec)) *ebpf
 		n.t.Fatal(err)
 	}
 	change(spec)
+	for name, value := range lifetimes {
+		if v := spec.Variables[name]; v != nil {
+			n.set(v, value)
+		}
+	}
 	for name, value := range n.constants {
 		if v := spec.Variables[name]; v == nil {
 			continue // of another program
@@ -314,7 +320,9 @@ func (n *node) runSkb(program string, in skBuff, packet []byte) outcome {
 	n.t.Helper()
 	var out skBuff
 	opts := ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: in, ContextOut: &out}
-	action, err := n.program(program).Run(&opts)
+	p := n.program(program)
+	n.ran = time.Now()
+	action, err := p.Run(&opts)
 	if err != nil {
 		n.t.Fatalf("run %s over %d bytes: %v", program, len(packet), err)
 	}

@@ -207,7 +207,7 @@ func TestPrivilegedReal_ClientsOfRemoteBackendsLeaveCapacity(t *testing.T) {
 		s.talk(t, from, far, there, 10)
 		s.talk(t, overQuota, near, here, 10)
 		s.talk(t, here, portOf(from), from, 10)
-		if event := s.event(); event == nil || event.Reason != events.NATShare {
+		if event := s.nextEvent(); event == nil || event.Reason != events.NATShare {
 			t.Errorf("IPv%d: event %+v", family, event)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -196,6 +195,7 @@ func (s *surroundings) wireOut(name string, index int, peer *testnet.Namespace, 
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
 	return each(
 		func() error { return add(name, index, peer) },
+		func() error { return keepResolving(name) },
 		func() error { return addNetworks(link, addrs) },
 		func() error { return handle.EnsureClsact(index, tc.Blocks{}) },
 		func() error { return handle.ReplaceFilter(tc.Ingress(index), in, s.program(in).FD()) },
@@ -211,7 +211,7 @@ func wireNeighbour(own, gateway map[int]netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if err := each(func() error { return addNetworks(link, own) }, func() error { return setUp("eth0") }); err != nil {
+	if err := each(func() error { return keepResolving("eth0") }, func() error { return addNetworks(link, own) }, func() error { return setUp("eth0") }); err != nil {
 		return err
 	}
 	for _, gw := range gateway {
@@ -232,7 +232,6 @@ func listenAt(t *testing.T, ns *testnet.Namespace, at netip.AddrPort) *net.UDPCo
 		check(t, err)
 	})
 	t.Cleanup(func() { _ = conn.Close() })
-	check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	return conn
 }
 
@@ -266,14 +265,14 @@ func (s *surroundings) talk(t *testing.T, from *net.UDPConn, to netip.AddrPort, 
 	if _, err := from.WriteToUDPAddrPort(message, to); err != nil {
 		t.Fatalf("send %s to %s: %v", portOf(from), to, err)
 	}
-	n, seen, err := server.ReadFromUDPAddrPort(buf)
+	n, seen, err := limited(t, server).ReadFromUDPAddrPort(buf)
 	if err != nil || string(buf[:n]) != string(message) {
 		t.Fatalf("%d bytes of %d from %s to %s reached %s: %v; last event %+v\n%s", n, size, portOf(from), to, portOf(server), err, s.event(), s.state())
 	}
 	if _, err := server.WriteToUDPAddrPort(message, seen); err != nil {
 		t.Fatalf("answer %s from %s: %v", seen, portOf(server), err)
 	}
-	n, peer, err := from.ReadFromUDPAddrPort(buf)
+	n, peer, err := limited(t, from).ReadFromUDPAddrPort(buf)
 	if err != nil || peer != to || string(buf[:n]) != string(message) {
 		t.Fatalf("%d bytes of %d came back from %s, want %s: %v; last event %+v", n, size, peer, to, err, s.event())
 	}

@@ -182,6 +182,7 @@ func connectingSocket(t *testing.T, family int, own, peer netip.AddrPort) {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	check(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
+	check(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT, 127)) // by default the kernel ends the connection after about a minute
 	check(t, unix.Bind(fd, sockaddr(family, own)))
 	if err := unix.Connect(fd, sockaddr(family, peer)); !errors.Is(err, unix.EINPROGRESS) {
 		t.Fatalf("connect %s to %s: %v", own, peer, err)

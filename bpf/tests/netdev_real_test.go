@@ -163,11 +163,11 @@ func TestPrivilegedReal_StreamsThroughTranslations(t *testing.T) {
 					continue
 				}
 				defer conn.Close()
-				check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
+				check(t, conn.SetWriteDeadline(time.Now().Add(testTimeout)))
 				_, err = conn.Write(data)
 				check(t, err)
 				check(t, conn.(*net.TCPConn).CloseWrite())
-				answer, err := io.ReadAll(conn)
+				answer, err := io.ReadAll(limited(t, conn))
 				if peer := <-c.peer; err != nil || string(answer) != "got it" || !bytes.Equal(<-c.got, data) || peer.Addr() != c.want {
 					t.Errorf("IPv%d %s: answer %q, %v; the server saw %s, want %s; last event %+v", family, name, answer, err, peer, c.want, s.event())
 				}
@@ -238,10 +238,9 @@ func TestPrivilegedReal_NoBackend_ErrorToOutsideClient(t *testing.T) {
 					conn, err := net.DialTimeout(network, to.String(), testTimeout)
 					if err == nil { // UDP gets the error later
 						defer conn.Close()
-						check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 						_, err = conn.Write([]byte("is anybody there?"))
 						check(t, err)
-						_, err = conn.Read(make([]byte, 10))
+						_, err = limited(t, conn).Read(make([]byte, 10))
 					}
 					if !errors.Is(err, unix.ECONNREFUSED) {
 						t.Errorf("IPv%d %s: %v, want %v; last event %+v", family, network, err, unix.ECONNREFUSED, s.event())
@@ -274,7 +273,7 @@ func TestPrivilegedReal_SmallerMTUToBackend(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
+			check(t, conn.SetWriteDeadline(time.Now().Add(testTimeout)))
 			_, err = conn.Write(data)
 			check(t, err)
 			check(t, conn.(*net.TCPConn).CloseWrite())

@@ -34,7 +34,6 @@ func (r *realNode) connect(t *testing.T, family int) (client, server net.Conn) {
 	}
 	for _, end := range []net.Conn{client, server} {
 		t.Cleanup(func() { _ = end.Close() })
-		check(t, end.SetDeadline(time.Now().Add(testTimeout)))
 	}
 	return client, server
 }
@@ -54,7 +53,7 @@ func TestPrivilegedReal_Policy(t *testing.T) {
 			if _, err := ends[0].Write([]byte("hello")); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := ends[1].Read(buf); err != nil || string(buf[:n]) != "hello" {
+			if n, err := limited(t, ends[1]).Read(buf); err != nil || string(buf[:n]) != "hello" {
 				t.Fatalf("IPv%d: read %q: %v; last event %+v", family, buf[:n], err, r.event())
 			}
 		}
@@ -102,11 +101,10 @@ func TestPrivilegedReal_PortUnreachable(t *testing.T) {
 			check(t, err)
 		})
 		defer conn.Close()
-		check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 		if _, err := conn.Write([]byte("anybody?")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := limited(t, conn).Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("IPv%d: %v, want a refusal; last event %+v", family, err, r.event())
 		}
 	}

@@ -46,6 +46,11 @@ func TestPrivilegedReal_Datagrams(t *testing.T) {
 func TestPrivilegedReal_GatewayIsReachable(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
+	r.a.Do(func() { // by default an entry becomes stale after 15 to 45 s
+		for _, family := range []string{"ipv4", "ipv6"} {
+			check(t, writeSetting(family+"/neigh/eth0/base_reachable_time_ms", "3600000"))
+		}
+	})
 	for _, family := range families {
 		r.exchange(t, listenUDP(t, r.a, podA.addr(family)), listenUDP(t, r.b, podB.addr(family)), 10)
 	}
@@ -101,12 +106,11 @@ func stream(t *testing.T, from, to *testnet.Namespace, addr netip.Addr, data []b
 		t.Fatal(err)
 	}
 	defer server.Close()
-	check(t, server.SetDeadline(time.Now().Add(testTimeout)))
 	go func() {
 		_, _ = client.Write(data)
 		_ = client.(*net.TCPConn).CloseWrite()
 	}()
-	got, err := io.ReadAll(server)
+	got, err := io.ReadAll(limited(t, server))
 	check(t, err)
 	return got
 }
@@ -197,7 +201,7 @@ func TestPrivilegedReal_PagedHeaders(t *testing.T) {
 		check(t, udp.SetNetworkLayerForChecksum(network))
 		frame := serialize(t, ether(f.from, f.to, proto), ip, udp, gopacket.Payload(bytes.Repeat([]byte("page"), 300)))
 		r.a.Do(func() { check(t, sendPaged(frame)) })
-		n, peer, err := b.ReadFromUDPAddrPort(make([]byte, 2000))
+		n, peer, err := limited(t, b).ReadFromUDPAddrPort(make([]byte, 2000))
 		if err != nil || n != 1200 || peer != netip.AddrPortFrom(podA.addr(family), 1234) {
 			t.Errorf("IPv%d: %d bytes from %s, %v; last event %+v", family, n, peer, err, r.event())
 		}

@@ -68,24 +68,21 @@ func TestPrivilegedService_ConnectionEnds(t *testing.T) {
 			"reset by the pod":  func(client, _ func(string)) { client("R") },
 			"reset by the peer": func(_, server func(string)) { server("RA") },
 		} {
+			began := now(t)
 			n.service(family, protoTCP, at(podB.addr(family)))
 			ask, answer := serviceRequest(family, 5000), translatedRequest(family, podB, 5000).back(podB)
 			client := func(flags string) { t.Helper(); n.passes(podA, ask.tcp(t, flags), actRedirect) }
 			server := func(flags string) { t.Helper(); n.passes(podB, answer.tcp(t, flags), actRedirect) }
 			client("S")
-			if got := n.natLeft(family); got[0] != 56 || got[1] != 56 {
-				t.Errorf("%s: a connection without a reply has %v ticks", name, got)
-			}
+			n.wantNatTimeout(name+": a connection without a reply", family, began, lifeSYN)
 			server("SA")
 			client("A")
 			server("A")
-			if got := n.natLeft(family); got[0] != 7451 || got[1] != 7451 {
-				t.Errorf("%s: a connection that stands has %v ticks", name, got)
-			}
+			n.wantNatTimeout(name+": an established connection", family, began, lifeTCP)
 			n.service(family, protoTCP, at(remotePod[family]))
 			client("A")
 			end(client, server)
-			if got := n.natLeft(family); got[0] > 10 || got[1] > 10 {
+			if got := n.natLeft(family); got[0] > lifeClose || got[1] > lifeClose {
 				t.Errorf("%s: a connection that ended has %v ticks", name, got)
 			}
 			n.passes(podA, ask.tcp(t, "S"), actOK) // another connection, to the current backend

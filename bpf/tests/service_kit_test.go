@@ -264,6 +264,17 @@ func (n *node) natLeft(family int) (left [2]uint32) {
 	return left
 }
 
+// wantNatTimeout checks that both entries of the only flow expire this number of ticks after a packet that was not sent before the tick began.
+func (n *node) wantNatTimeout(what string, family int, began, want uint32) {
+	n.t.Helper()
+	left := n.natLeft(family)
+	for _, ticks := range left {
+		if passed := now(n.t) - began; ticks > want || ticks+passed < want {
+			n.t.Errorf("%s expires in %v ticks, want %d, of which at most %d have passed", what, left, want, passed)
+		}
+	}
+}
+
 // clearNat deletes all translated flows.
 func clearNat(n *node, family int) {
 	n.t.Helper()

@@ -56,7 +56,7 @@ func TestPrivilegedReal_ServicesReject(t *testing.T) {
 			if _, err := client.Write([]byte("anybody?")); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := client.Read(make([]byte, 10)); !errors.Is(err, unix.ECONNREFUSED) {
+			if _, err := limited(t, client).Read(make([]byte, 10)); !errors.Is(err, unix.ECONNREFUSED) {
 				t.Errorf("IPv%d, %s: a datagram: %v, want a refusal; last event %+v", family, name, err, r.event())
 			}
 			r.a.Do(func() {
@@ -126,13 +126,12 @@ func TestPrivilegedReal_ServiceMTUExceeded(t *testing.T) {
 				full := mtu - map[int]int{4: 28, 6: 48}[family]
 				_, err := client.Write(make([]byte, full+1))
 				check(t, err)
-				if err := wait("the MTU of the path", func() (bool, error) { return pathMTU(client, family) == mtu, nil }); err != nil {
+				if err := awaitTooBig(client); err != nil || pathMTU(client, family) != mtu {
 					t.Errorf("IPv%d: the MTU of the path is %d, want %d: %v", family, pathMTU(client, family), mtu, err)
 				}
 				if after := s.count(events.TooBig, bpf.DirectionEgress); after.Packets != before.Packets+1 {
 					t.Errorf("IPv%d: %d packets were too big, want 1", family, after.Packets-before.Packets)
 				}
-				clearError(t, client)
 				s.echoes(client, backend, full)
 			}
 		})
@@ -167,7 +166,6 @@ func (r *realNode) dialUDP(family int) (conn *net.UDPConn) {
 		conn = c.(*net.UDPConn)
 	})
 	r.t.Cleanup(func() { _ = conn.Close() })
-	check(r.t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	return conn
 }
 
@@ -179,14 +177,14 @@ func (r *realNode) echoes(client, backend *net.UDPConn, size int) {
 		r.t.Fatal(err)
 	}
 	buf := make([]byte, size+1)
-	n, peer, err := backend.ReadFromUDPAddrPort(buf)
+	n, peer, err := limited(r.t, backend).ReadFromUDPAddrPort(buf)
 	if err != nil || !bytes.Equal(buf[:n], message) {
 		r.t.Fatalf("%d bytes of %d arrived: %v; last event %+v", n, size, err, r.event())
 	}
 	if _, err := backend.WriteToUDPAddrPort(message, peer); err != nil {
 		r.t.Fatal(err)
 	}
-	if n, err = client.Read(buf); err != nil || !bytes.Equal(buf[:n], message) {
+	if n, err = limited(r.t, client).Read(buf); err != nil || !bytes.Equal(buf[:n], message) {
 		r.t.Fatalf("%d bytes of %d came back: %v; last event %+v", n, size, err, r.event())
 	}
 }
@@ -199,7 +197,6 @@ func listenTCP(t *testing.T, ns *testnet.Namespace, addr netip.Addr) (listener *
 		check(t, err)
 	})
 	t.Cleanup(func() { _ = listener.Close() })
-	check(t, listener.SetDeadline(time.Now().Add(testTimeout)))
 	return listener
 }
 
@@ -226,12 +223,11 @@ func (r *realNode) ask(listener *net.TCPListener, family int, data []byte) []byt
 		return nil
 	}
 	defer client.Close()
-	check(r.t, client.SetDeadline(time.Now().Add(testTimeout)))
 	go func() {
 		_, _ = client.Write(data)
 		_ = client.(*net.TCPConn).CloseWrite()
 	}()
-	got, err := io.ReadAll(client)
+	got, err := io.ReadAll(limited(r.t, client))
 	check(r.t, err)
 	return got
 }

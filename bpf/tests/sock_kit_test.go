@@ -26,6 +26,8 @@ type sockNode struct {
 	coll  *ebpf.Collection
 	links map[string]link.Link
 	slots uint32 // number of used slots
+
+	messages uint64 // number of the last message of arrivesAt
 }
 
 // Addresses of backends are on the loopback device of the node; no device has the addresses of services.

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"testing"
 	"time"
@@ -58,7 +59,12 @@ func heard(t testing.TB, fd int) netip.AddrPort {
 
 func sendTo(t testing.TB, fd, family int, to netip.AddrPort) {
 	t.Helper()
-	if err := unix.Sendto(fd, []byte("question"), 0, sockaddr(family, to)); err != nil {
+	sendMessage(t, fd, family, to, []byte("question"))
+}
+
+func sendMessage(t testing.TB, fd, family int, to netip.AddrPort, message []byte) {
+	t.Helper()
+	if err := unix.Sendto(fd, message, 0, sockaddr(family, to)); err != nil {
 		t.Fatalf("send to %s: %v", to, err)
 	}
 }
@@ -158,28 +164,43 @@ func (n *sockNode) backendsOf(family int) (servers []int) {
 	return servers
 }
 
-// arrivesAt calls send until a server receives a datagram, and reads that datagram. The kernel drops packets on a loopback device while other tests fill the
-// queue of the CPU (net.core.netdev_max_backlog).
-func arrivesAt(t testing.TB, servers []int, send func()) int {
-	t.Helper()
+// arrivesAt calls send with a numbered message until a server receives the message, and returns the server. The kernel drops packets on a loopback device
+// while other tests fill the queue of the CPU (net.core.netdev_max_backlog). A message of a previous call that arrives late is ignored.
+func (n *sockNode) arrivesAt(servers []int, send func(message []byte)) int {
+	n.t.Helper()
+	const pause = 3 * time.Second // until the next message
 	var fds []unix.PollFd
 	for _, s := range servers {
 		fds = append(fds, unix.PollFd{Fd: int32(s), Events: unix.POLLIN})
 	}
-	for range 10 {
-		send()
-		if err := uninterrupted(func() error { _, err := unix.Poll(fds, int(3*time.Second/time.Millisecond)); return err }); err != nil {
-			t.Fatal(err)
-		}
-		for i, fd := range fds {
-			if fd.Revents&unix.POLLIN != 0 {
-				_ = heard(t, servers[i])
-				return i
+	previous := n.messages
+	for range int(testTimeout / pause) {
+		n.messages++
+		send(binary.NativeEndian.AppendUint64(nil, n.messages))
+		for ready := 1; ready > 0; {
+			if err := uninterrupted(func() (err error) { ready, err = unix.Poll(fds, int(pause/time.Millisecond)); return err }); err != nil {
+				n.t.Fatal(err)
+			}
+			for i, fd := range fds {
+				if fd.Revents&unix.POLLIN != 0 && receiveNumber(n.t, servers[i]) > previous {
+					return i
+				}
 			}
 		}
 	}
-	t.Fatal("no backend got one of ten datagrams")
+	n.t.Fatal("no backend received a message")
 	return 0
+}
+
+// receiveNumber returns the number of the next message.
+func receiveNumber(t testing.TB, server int) uint64 {
+	t.Helper()
+	b := make([]byte, 8)
+	var size int
+	if err := uninterrupted(func() (err error) { size, _, err = unix.Recvfrom(server, b, 0); return err }); err != nil || size != len(b) {
+		t.Fatalf("receive %d bytes: %v", size, err)
+	}
+	return binary.NativeEndian.Uint64(b)
 }
 
 // An unconnected socket keeps its backend as long as the backend belongs to the service.
@@ -192,7 +213,7 @@ func TestPrivilegedSock_BackendsChangeUnderAnUnconnectedSocket(t *testing.T) {
 		n.service(service, bpf.Service{Id: 1}, 1, 2, 3)
 		client := rawSocket(t, k.socket, unix.SOCK_DGRAM)
 		send := func() int {
-			return arrivesAt(t, servers, func() { sendTo(t, client, k.socket, asWired(service)) })
+			return n.arrivesAt(servers, func(message []byte) { sendMessage(t, client, k.socket, asWired(service), message) })
 		}
 		first := send()
 		for range 20 {
@@ -235,7 +256,7 @@ func TestPrivilegedSock_Affinity(t *testing.T) {
 		n.service(sticky, bpf.Service{Id: 2, Flags: bpf.ServiceAffinity, Affinity: 1000}, 1, 2, 3)
 		send := func(to loadbalancer.Address) int {
 			client := rawSocket(t, k.socket, unix.SOCK_DGRAM)
-			return arrivesAt(t, servers, func() { sendTo(t, client, k.socket, asWired(to)) })
+			return n.arrivesAt(servers, func(message []byte) { sendMessage(t, client, k.socket, asWired(to), message) })
 		}
 		spread := map[int]int{}
 		for range 100 {

@@ -11,7 +11,7 @@ import (
 )
 
 // awaitLimit is the timeout of [Await].
-const awaitLimit = 20 * time.Second
+const awaitLimit = time.Minute
 
 // Pair is two hosts with a link between their devices eth0. The near one has 192.0.2.1 and 2001:db8::1, the far one 192.0.2.2 and 2001:db8::2.
 type Pair struct{ Near, Far *Namespace }
@@ -51,20 +51,26 @@ func ConfigureEth0(t *testing.T, addresses ...string) {
 	}
 }
 
-// Await calls f repeatedly, each time with a timeout of one second, until f returns no error.
+// Await calls f repeatedly until f returns no error. The first call has a timeout of one second, because the kernel drops packets while it configures links; a
+// call after one that used its whole time has twice that time, because the machine may be slow.
 func Await(t *testing.T, f func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), awaitLimit)
 	defer cancel()
-	for {
-		attempt, stop := context.WithTimeout(ctx, time.Second)
+	for timeout := time.Second; ; {
+		attempt, stop := context.WithTimeout(ctx, timeout)
 		err := f(attempt)
+		slow := attempt.Err() != nil
 		stop()
-		if err == nil {
+		switch {
+		case err == nil:
 			return
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			t.Fatal(err)
+		case slow:
+			timeout *= 2
+		default:
+			time.Sleep(time.Millisecond)
 		}
 	}
 }

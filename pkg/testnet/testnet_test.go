@@ -1,8 +1,11 @@
 package testnet
 
 import (
+	"context"
 	"runtime"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // outcome is a test that records its result.
@@ -28,4 +31,24 @@ func TestMissing_FailsInCI(t *testing.T) {
 			t.Errorf("CI=%q: skipped %t, failed %t, want skipped %t", c.ci, o.skipped, o.failed, c.skipped)
 		}
 	}
+}
+
+// On a slow machine a reply takes longer than the first attempt.
+func TestAwait_SlowReply_GetsLongerAttempt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		Await(t, func(ctx context.Context) error {
+			attempts++
+			select {
+			case <-time.After(5 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		if attempts != 4 { // of 1, 2, 4 and 8 s
+			t.Errorf("%d attempts, want 4", attempts)
+		}
+	})
 }

@@ -43,7 +43,7 @@ func TestTests_CompareNoWallTime(t *testing.T) {
 var examined = map[string]string{
 	"cells/endpoint/ipamallocator/model_test.go next":                                                           "virtual: the model runs in a bubble",
 	"cells/endpoint/ipamallocator/model_test.go restart":                                                        "virtual: the model runs in a bubble",
-	"cells/datapath/loader/privileged_test.go send":                                                             "15 s for what must come, 200 ms for what must not",
+	"cells/datapath/loader/privileged_test.go send":                                                             "a minute for what must come, 200 ms for what must not",
 	"test/node/conntrack_capacity_test.go listen":                                                               "each lost answer is asked for again on another connection",
 	"test/node/conntrack_test.go exchangeWithin":                                                                "answerTimeout for what must come, noReplyTimeout for what must not",
 	"test/node/identity_test.go identityOfCluster":                                                              "a number that comes too early; a busy machine makes it later",

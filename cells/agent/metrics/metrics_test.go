@@ -85,7 +85,7 @@ func serve(t *testing.T, datapath pinnedmaps.Maps, args ...string) (url string, 
 	if len(args) == 0 {
 		return "", nil
 	}
-	for range 1500 {
+	for range 6000 {
 		if job := reports.GetChild("metrics.job-serve"); job != nil {
 			job.Lock()
 			status := job.Status
@@ -136,7 +136,7 @@ func TestScrape_ReadsTables(t *testing.T) {
 		`waggle_job_errors_total{job="dance"} 1`,
 	}
 	var got string
-	for range 1500 { // the failing job may not have run yet
+	for range 6000 { // the failing job may not have run yet
 		if got = scrape(t, url); strings.Contains(got, `waggle_job_errors_total{job="dance"}`) {
 			break
 		}

@@ -40,7 +40,7 @@ func operator(socket string) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{"ask": script.Command(script.CmdUsage{Summary: "Ask the shell"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			return func(*script.State) (string, string, error) {
-				ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				var out strings.Builder
 				err := shellwire.Run(ctx, socket, shellwire.Quote(args), func(line string) { out.WriteString(line + "\n") })

@@ -80,7 +80,7 @@ func started(t *testing.T) (socket string, stop func() error) {
 // run runs one command and returns its output.
 func run(t *testing.T, socket, command string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var out strings.Builder
 	err := shellwire.Run(ctx, socket, command, func(line string) { out.WriteString(line + "\n") })

@@ -34,7 +34,7 @@ func TestPort_UsedByOtherReplica_Waits(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the second replica has not got the port")
 	}
 	require.NotNil(t, second.listener)

@@ -80,7 +80,7 @@ func TestPrivilegedGroup_ReusedAndRepaired(t *testing.T) {
 		}
 		n.check(links.Detach(key))
 		// The kernel frees a link without references asynchronously.
-		require.Eventually(t, func() bool { return len(query(t, group.Path)) == 0 }, 15*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return len(query(t, group.Path)) == 0 }, waitLimit, time.Millisecond)
 		require.ErrorContains(t, links.AttachGroup(key, t.TempDir(), hook, nil), "it is not a directory of cgroup2: mount cgroup2")
 		require.ErrorIs(t, links.AttachGroup(key, group.Path+"-gone", hook, nil), os.ErrNotExist)
 	})

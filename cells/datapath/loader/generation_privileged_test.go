@@ -125,7 +125,7 @@ func (n *node) exchange() *echoes {
 				return
 			default:
 			}
-			_ = n.client.SetReadDeadline(time.Now().Add(15 * time.Second))
+			_ = n.client.SetReadDeadline(time.Now().Add(waitLimit))
 			_, err := n.client.Write([]byte("x"))
 			if err == nil {
 				_, err = n.client.Read(buffer)

@@ -27,6 +27,8 @@ import (
 const (
 	podName    = "lxc000000000007"
 	endpointID = 7
+
+	waitLimit = time.Minute // of each wait; only a failure reaches it
 )
 
 var (
@@ -216,7 +218,7 @@ func (n *node) put(k kernel, programs map[string]program) {
 
 // awaitCarrier waits until the pod's end has a carrier. Before that it drops all packets.
 func (n *node) awaitCarrier() {
-	for deadline := time.Now().Add(15 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(waitLimit); ; time.Sleep(time.Millisecond) {
 		link, err := netlink.LinkByName("eth0")
 		if err == nil && link.Attrs().OperState == netlink.OperUp {
 			return
@@ -241,7 +243,7 @@ func (n *node) send(count, must int) (received int) {
 	for {
 		wait := 200 * time.Millisecond
 		if received < must {
-			wait = 15 * time.Second
+			wait = waitLimit
 		}
 		_ = n.server.SetReadDeadline(time.Now().Add(wait))
 		if _, err := n.server.Read(buffer); err != nil {
@@ -268,6 +270,17 @@ func (n *node) dropped() (packets uint64) {
 	return packets
 }
 
+// awaitDropped waits until the rule has counted this many packets: the kernel may process them after the calls that sent them. The pod's own kernel may send
+// packets, too.
+func (n *node) awaitDropped(packets uint64) {
+	n.t.Helper()
+	for deadline := time.Now().Add(waitLimit); n.dropped() < packets; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			n.t.Fatalf("the rule counted %d packets, want %d", n.dropped(), packets)
+		}
+	}
+}
+
 func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 	t.Parallel()
 	const packets = 50
@@ -286,13 +299,12 @@ func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 	if got := n.send(packets, 0); got != 0 {
 		t.Fatalf("without the filter %d packets reached the node", got)
 	}
-	if got := n.dropped(); got < packets { // the pod's own kernel may send packets, too
-		t.Fatalf("the rule counted %d packets, want %d", got, packets)
-	}
+	n.awaitDropped(packets)
 	n.setGroup(podlink.DeletedGroup)
 	if got := n.send(packets, 0); got != 0 {
 		t.Fatalf("without the filter %d packets of a link that is being deleted reached the node", got)
 	}
+	n.awaitDropped(2 * packets)
 	n.setGroup(podlink.Group)
 	n.host.Do(func() {
 		seen, err := n.kernel.Pods.Observe()

@@ -162,7 +162,7 @@ func commands(f *fakeRing, h *hub, socket string) upstream.ScriptCmdsOut {
 				time.Sleep(time.Millisecond)
 			}
 			f.records <- dropRecord(uint8(reason), 7, udp())
-			_ = conn.SetReadDeadline(time.Now().Add(15 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 			p, err := monitorwire.NewDecoder(conn).Next()
 			if err != nil {
 				return "", err
@@ -279,7 +279,7 @@ func TestPrivilegedRingBuffer_EventsAndLosses(t *testing.T) {
 		t.Fatalf("an empty ring: %v", err)
 	}
 	emit(t, all[bpf.MapEvents])
-	record, err := r.Read(time.Now().Add(15 * time.Second))
+	record, err := r.Read(time.Now().Add(time.Minute))
 	if err != nil || len(record) != 8 || record[0] != 0x2a {
 		t.Fatalf("record %x, error %v", record, err)
 	}

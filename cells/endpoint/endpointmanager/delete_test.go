@@ -49,7 +49,7 @@ func TestDelete_LeftoverFile_RemovedWithoutRequest(t *testing.T) {
 	done := make(chan error)
 	health, _ := cell.NewSimpleHealth()
 	go func() { done <- r.followLeftFiles(ctx, health) }()
-	require.Eventually(t, func() bool { _, err := os.Stat(file); return os.IsNotExist(err) }, 15*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(file); return os.IsNotExist(err) }, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }

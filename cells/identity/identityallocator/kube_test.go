@@ -88,7 +88,7 @@ func same(app string) func(int) string { return func(int) string { return app } 
 // await waits until the identities of all n endpoints satisfy ok.
 func (w *world) await(t *testing.T, what string, n int, ok func(*identities.EndpointIdentity) bool) map[uint16]uint32 {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		rows, changed := w.Of.AllWatch(w.DB.ReadTxn())
 		got := map[uint16]uint32{}

@@ -61,7 +61,7 @@ func start(t *testing.T, h *upstream.Hive) {
 // await waits until the row of server satisfies condition.
 func (a *agent) await(t *testing.T, server string, condition func(apiservers.Server) bool) {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		row, _, changed, _ := a.table.GetWatch(a.db.ReadTxn(), apiservers.ByServer(server))
 		if condition(row) {

@@ -125,7 +125,7 @@ func free(t testing.TB) uint16 {
 }
 
 func ask(url string) (code int, weight, body string, err error) {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 15 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	r, err := client.Get(url)
 	if err != nil {
 		return 0, "", "", err

@@ -117,7 +117,7 @@ func TestPrivilegedTerminate_InANamespace(t *testing.T) {
 		}
 	}
 	for name, c := range terminated {
-		_ = c.SetReadDeadline(time.Now().Add(15 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
 			t.Errorf("%s: the process reads %v", name, err)
 		}

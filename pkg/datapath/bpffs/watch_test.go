@@ -36,7 +36,7 @@ func watch(t *testing.T, dir string) error {
 	}
 	defer m.Close()
 	w := NewWatch(dir)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, tc := range []struct {
 		what string

@@ -142,7 +142,7 @@ func TestPrivilegedChanges_ReportOnlyOwnTable(t *testing.T) {
 			}
 			wait := 200 * time.Millisecond
 			if tc.notified {
-				wait = 15 * time.Second
+				wait = timeout
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			if err := changes.Next(ctx); (err == nil) != tc.notified {

@@ -3,9 +3,11 @@ package nftguard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -49,8 +51,54 @@ func newNeighbours(t testing.TB) neighbours {
 	n.neighbor.Do(func() {
 		n.up("eth0", append(otherAddrs, nodeLinkIP)...)
 		n.up("lo", nodeOnLo...)
+		n.awaitUsable(append(otherAddrs, nodeLinkIP)...)
 	})
+	n.node.Do(func() { n.awaitUsable(append(nodeAddrs, nodeOnLo...)...) })
 	return n
+}
+
+// timeout is the limit of each wait; only a lost packet reaches it.
+const timeout = time.Minute
+
+// awaitUsable waits until eth0 and addresses of this namespace are usable.
+func (n neighbours) awaitUsable(addrs ...netip.Prefix) {
+	n.t.Helper()
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		err := usable(addrs)
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			n.t.Error(err)
+			return
+		}
+	}
+}
+
+// usable returns an error if the kernel would drop packets. Without a carrier it drops all packets of a device, also those that resolve neighbours. It creates
+// the local route of an IPv6 address some time after the address.
+func usable(addrs []netip.Prefix) error {
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	if link.Attrs().OperState != netlink.OperUp {
+		return errors.New("eth0 has no carrier")
+	}
+	for _, a := range addrs {
+		family, host := netlink.FAMILY_V4, netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
+		if a.Addr().Is6() {
+			family = netlink.FAMILY_V6
+		}
+		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_LOCAL}, netlink.RT_FILTER_TABLE)
+		isLocal := func(r netlink.Route) bool {
+			return r.Type == unix.RTN_LOCAL && r.Dst != nil && r.Dst.String() == host.String()
+		}
+		if err != nil || !slices.ContainsFunc(routes, isLocal) {
+			return errors.Join(err, fmt.Errorf("%s has no local route", a))
+		}
+	}
+	return nil
 }
 
 func (n neighbours) check(err error) {
@@ -100,15 +148,25 @@ func (n neighbours) arrives(at *testnet.Namespace, from, to netip.Addr) (arrived
 		_, err = client.Write([]byte("?"))
 		n.check(err)
 	})
-	_ = server.SetReadDeadline(time.Now().Add(15 * time.Second))
-	if before := n.dropped(); before.NodeSource.Packets > 0 { // do not wait for a dropped datagram
-		_ = server.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // wall clock: the datagram must not come
+	_ = server.SetReadDeadline(time.Now().Add(timeout))
+	read := make(chan error, 1)
+	go func() {
+		_, err := server.Read(make([]byte, 1))
+		read <- err
+	}()
+	for dropped := false; ; dropped = n.dropped().NodeSource.Packets > 0 {
+		select {
+		case err := <-read:
+			if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				n.t.Error(err)
+			}
+			return err == nil
+		case <-time.After(50 * time.Millisecond): // wall clock: a dropped datagram must not come
+			if dropped {
+				return false
+			}
+		}
 	}
-	_, err := server.Read(make([]byte, 1))
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		n.t.Error(err)
-	}
-	return err == nil
 }
 
 func (n neighbours) dropped() (d Dropped) {
@@ -201,7 +259,7 @@ func (n neighbours) throughOwnDevice() {
 			}
 			_, err = conn.Write([]byte("?"))
 			n.check(errors.Join(err, conn.Close()))
-			for end := time.Now().Add(15 * time.Second); received(n.t, rule.NodeDevice) == before; {
+			for end := time.Now().Add(timeout); received(n.t, rule.NodeDevice) == before; {
 				if time.Now().After(end) {
 					n.t.Errorf("nothing came out of %s", rule.NodeDevice)
 					return
@@ -271,7 +329,7 @@ func exchange(device, addr string) error {
 			}
 		}
 	}()
-	_ = server.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = server.SetReadDeadline(time.Now().Add(timeout))
 	_, _, err = server.ReadFrom(make([]byte, 1))
 	close(arrived)
 	return errors.Join(err, <-sent)
@@ -286,6 +344,7 @@ func (n neighbours) linkLocal() {
 		n.check(err)
 		n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::20"), Mask: net.CIDRMask(64, 128)},
 			Flags: unix.IFA_F_NODAD}))
+		n.awaitUsable(netip.MustParsePrefix("fe80::20/128"))
 		own = netip.MustParseAddr("fe80::20").WithZone("eth0")
 	})
 	if !n.arrives(n.neighbor, nodeLinkIP.Addr().WithZone("eth0"), own) {

@@ -78,7 +78,7 @@ func TestPrivilegedDestroy(t *testing.T) {
 				if gone, err := c.Destroy(&found[i]); err != nil || !gone {
 					t.Fatal(gone, err)
 				}
-				_ = destroyed.SetReadDeadline(time.Now().Add(15 * time.Second))
+				_ = destroyed.SetReadDeadline(time.Now().Add(time.Minute))
 				if _, err := destroyed.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
 					t.Errorf("the process reads %v", err)
 				}

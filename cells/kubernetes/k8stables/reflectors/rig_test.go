@@ -105,7 +105,7 @@ func followWith(t testing.TB, client *kubeapi.Client, settings Settings, carryOn
 // eventually polls a condition that has no channel.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !condition() {
 		if time.Now().After(deadline) {
 			t.Fatalf("in vain: %s", what)
