@@ -136,7 +136,7 @@ type oracleNode struct {
 
 func newOracle(t *testing.T, mode oracleMode) *oracle {
 	t.Helper()
-	c, all := newKubeCluster(t, 4, append([]string{noProvisional, "--k8s-snapshot-interval=1s"}, mode.args...)...)
+	c, all := newKubeCluster(t, 4, append([]string{"--k8s-snapshot-interval=1s"}, mode.args...)...)
 	o := &oracle{mode: mode, random: testseed.New(t), traffic: startOracleTraffic(t), were: map[netip.Addr]bool{}}
 	all[0].server.Put(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "talkers", UID: "u"},
 		Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "talker"}},

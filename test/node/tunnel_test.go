@@ -169,7 +169,7 @@ func TestPrivilegedTunnel_WithoutIPv4(t *testing.T) {
 // While the API server is unavailable, a new pod has a provisional identity of its node only. It still reaches pods of other nodes.
 func TestPrivilegedTunnel_PodWithAProvisionalIdentity(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel", "--identity-grace=1s")
 	one, two := all[0], all[1]
 	server := two.startPod(t, "server", map[string]string{"app": "server"})
 	one.putPod("late", map[string]string{"app": "late"})
