@@ -210,13 +210,14 @@ func TestPrivilegedTunnel_TooBig(t *testing.T) {
 			if err := nodekit.TCP(one.Host(), server, target, 1<<20); err != nil {
 				t.Errorf("%s: a stream of the node: %v", family.name, err)
 			}
-			frames, err := nodekit.Capture(client, "eth0", func() error {
+			reported := func(p gopacket.Packet) bool { return tooBig(p) == fits }
+			frames, err := nodekit.CaptureUntil(client, "eth0", anyFrame(reported), func() error {
 				return nodekit.SendFrame(client, "eth0", bigDatagram(t, from, client.Addr(family.ipv6), target))
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.ContainsFunc(decoded(frames), func(p gopacket.Packet) bool { return tooBig(p) == fits }) {
+			if !slices.ContainsFunc(decoded(frames), reported) {
 				t.Errorf("%s: no ICMP error says that %d bytes fit: %v", family.name, fits, decoded(frames))
 			}
 		}
