@@ -53,7 +53,7 @@ func RemoveCgroup(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if err = os.Remove(path); !errors.Is(err, unix.EBUSY) {
 			break
 		}

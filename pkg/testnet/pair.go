@@ -11,7 +11,7 @@ import (
 )
 
 // awaitLimit is the timeout of [Await].
-const awaitLimit = 20 * time.Second
+const awaitLimit = time.Minute
 
 // Pair is two hosts with a link between their devices eth0. The near one has 192.0.2.1 and 2001:db8::1, the far one 192.0.2.2 and 2001:db8::2.
 type Pair struct{ Near, Far *Namespace }

@@ -170,7 +170,7 @@ func TestPrivilegedDescriptors_TooFewToStart(t *testing.T) {
 		must := limit <= 20 // the agent cannot start with so few
 		wait := 2 * time.Second
 		if must {
-			wait = 20 * time.Second // upper bound: the agent ends earlier
+			wait = awaitFor // upper bound: the agent ends earlier
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		err := node.WaitReady(ctx)

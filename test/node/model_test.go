@@ -143,9 +143,9 @@ func (m *model) sequence(ctx context.Context, steps []step) error {
 	})
 }
 
-// until repeats a check until it succeeds or a minute has passed, and returns its last error.
+// until repeats a check until it succeeds or [awaitFor] has passed, and returns its last error.
 func until(check func() error) (err error) {
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(awaitFor); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = check(); err == nil {
 			return nil
 		}
