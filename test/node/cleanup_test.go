@@ -36,7 +36,14 @@ func newCleanupNode(t *testing.T, options nodekit.Options) cleanupNode {
 	foreignFiles(t, node.Node)
 	foreignKernel(t, node.Node)
 	eventually(t, func() (err error) {
-		node.before, err = node.Machine()
+		first, err := node.Machine()
+		if err != nil {
+			return err
+		}
+		time.Sleep(2 * time.Second) // the kernel reports the state of a link up to a second late
+		if node.before, err = node.Machine(); err == nil {
+			err = nodekit.Changes(first, node.before)
+		}
 		if slices.ContainsFunc(node.before, func(fact string) bool { return strings.Contains(fact, "tentative") }) {
 			err = errors.Join(err, errors.New("the kernel is still at work on addresses"))
 		}
@@ -99,6 +106,13 @@ func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 		table, err := n.Waggle(t.Context(), "db", "show", "ipam-addresses")
 		if err == nil && strings.Contains(table, "quarantine") {
 			err = fmt.Errorf("addresses are in quarantine:\n%s", table)
+		}
+		return err
+	})
+	eventually(t, func() error { // the link of the self-test is deleted in the background
+		links, err := n.PodLinks()
+		if err == nil && len(links) != 2 {
+			err = fmt.Errorf("there are the links %q, want those of two pods", links)
 		}
 		return err
 	})
