@@ -163,7 +163,7 @@ func (n *Node) StartAgent(token string, flags ...string) (*Process, error) {
 	}
 	return n.cluster.component(n.StartProcess("agent", append([]string{n.Tool("waggle-agent"), "--node-name=" + n.Name,
 		"--k8s-kubeconfig-path=" + AgentKubeconfig, "--write-cni-conf-when-ready=" + cniConf,
-		"--cgroup-root=/sys/fs/cgroup"}, flags...)...))
+		"--cgroup-root=/sys/fs/cgroup", "--stop-timeout=20s"}, flags...)...)) // the default is too short for a busy machine
 }
 
 // Tool returns the path of one of Waggle's programs on the node.

@@ -78,7 +78,7 @@ func runsWithPrintedManifests(t *testing.T, shared *kube.Cluster) {
 	if err := c.RunPod(t.Context(), kube.Pod{Name: "client"}); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := c.Exec(t.Context(), "client", "ping", "-c", "1", "-W", "2", n.IPv4); err != nil {
+	if out, err := c.Exec(t.Context(), "client", "ping", "-c", "1", "-W", "15", n.IPv4); err != nil {
 		t.Errorf("a pod does not reach its node: %v\n%s", err, out)
 	}
 	if err := c.DeletePod(t.Context(), "client"); err != nil {

@@ -264,7 +264,7 @@ func inContainer(n *kube.Node, container string, script string) []string {
 }
 
 func pingOnce(ctx context.Context, n *kube.Node, container, peer string) error {
-	out, err := n.Run(ctx, inContainer(n, container, "ping -c 1 -W 2 "+peer)...)
+	out, err := n.Run(ctx, inContainer(n, container, "ping -c 1 -W 15 "+peer)...)
 	if err != nil {
 		return fmt.Errorf("ping %s: %w\n%s", peer, err, out)
 	}

@@ -72,9 +72,9 @@ func manyAtOnce(t *testing.T, shared *kube.Cluster) {
 	forEach(t, count, func(i int) error {
 		script := ""
 		for _, target := range append(append([]string{n.IPv4, n.IPv6}, addresses[(i+1)%count]...), kube.ServerAddresses()...) {
-			script += "ping -c 1 -W 2 " + target + " >/dev/null || { echo no answer from " + target + "; exit 1; }; "
+			script += "ping -c 1 -W 15 " + target + " >/dev/null || { echo no answer from " + target + "; exit 1; }; "
 		}
-		script += fmt.Sprintf("nc -w 2 %s %s </dev/null || { echo the API server refuses; exit 1; }", kube.ServerAddresses()[0], kube.ServerPort)
+		script += fmt.Sprintf("nc -w 15 %s %s </dev/null || { echo the API server refuses; exit 1; }", kube.ServerAddresses()[0], kube.ServerPort)
 		out, err := c.Exec(ctx, podName(i), "sh", "-c", script)
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", podName(i), out, err)
