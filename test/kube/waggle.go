@@ -174,6 +174,17 @@ func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
 	return n.Run(ctx, append([]string{n.Tool("waggle")}, args...)...)
 }
 
+// WaitStatus waits until the agent's status is as wanted. The exit code of "waggle status" is 1 while a module of the agent is degraded, if only for a moment.
+func (n *Node) WaitStatus(ctx context.Context, is func(status string) bool, args ...string) error {
+	return n.cluster.WaitFor(ctx, "the status of "+n.Name, func() error {
+		status, err := n.Waggle(ctx, append([]string{"status"}, args...)...)
+		if err == nil && !is(status) {
+			err = errors.New(status)
+		}
+		return err
+	})
+}
+
 // WaitAgentReady waits until the node's agent reports that pods can be attached. The error after a timeout contains the agent's status.
 func (n *Node) WaitAgentReady(ctx context.Context) error {
 	err := n.cluster.WaitFor(ctx, "the agent of "+n.Name, func() error {

@@ -52,7 +52,7 @@ func manyAtOnce(t *testing.T, shared *kube.Cluster) {
 	}
 	before := inventory(t, n)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	began := time.Now()
 	forEach(t, count, func(i int) error {
@@ -81,9 +81,14 @@ func manyAtOnce(t *testing.T, shared *kube.Cluster) {
 		}
 		return nil
 	})
-	endpoints, err := c.Kubectl(ctx, "get", "ciliumendpoints", "-o", "name")
-	if err != nil || strings.Count(endpoints, "\n") != count {
-		t.Errorf("want %d CiliumEndpoints: %v\n%s", count, err, endpoints)
+	if err := c.WaitFor(t.Context(), "the CiliumEndpoints of all pods", func() error {
+		endpoints, err := c.Kubectl(ctx, "get", "ciliumendpoints", "-o", "name")
+		if err == nil && strings.Count(endpoints, "\n") != count {
+			err = fmt.Errorf("want %d CiliumEndpoints:\n%s", count, endpoints)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 	reportLatency(t, n)
 
