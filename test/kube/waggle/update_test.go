@@ -341,7 +341,7 @@ func cleaned(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 			t.Error(err)
 		}
 	}
-	if _, err := c.Kubectl(t.Context(), "rollout", "status", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=90s"); err != nil {
+	if _, err := c.Kubectl(t.Context(), "rollout", "status", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=5m"); err != nil {
 		out, _ := c.Kubectl(t.Context(), "logs", "-n", "kube-system", "ds/waggle-cleanup", "-c", "cleanup")
 		t.Fatal(err, out)
 	}
@@ -353,7 +353,7 @@ func cleaned(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Kubectl(t.Context(), "delete", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=60s"); err != nil {
+	if _, err := c.Kubectl(t.Context(), "delete", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=3m"); err != nil {
 		t.Error(err)
 	}
 }
@@ -375,7 +375,7 @@ func forgotten(t *testing.T, c *kube.Cluster, n *kube.Node, object string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.KubectlInput(t.Context(), definitions, "delete", "-f", "-", "--timeout=60s"); err != nil {
+	if _, err := c.KubectlInput(t.Context(), definitions, "delete", "-f", "-", "--timeout=3m"); err != nil {
 		t.Error(err)
 	}
 	for _, args := range [][]string{
