@@ -66,7 +66,7 @@ func TestPrivilegedMemory_ShortageAtFirstStart(t *testing.T) {
 	})
 	select {
 	case err := <-attached:
-		if time.Since(began) < patience {
+		if time.Since(began) < patience { // wall clock: the plugin waits for at least that long
 			t.Fatalf("ADD did not wait: %v", err)
 		}
 		attached <- err
@@ -88,7 +88,7 @@ const patience = 25 * time.Second
 // endOfADD waits for an ADD that began at a time. An ADD that has lost its patience is repeated, as by a runtime.
 func endOfADD(ctx context.Context, pod *nodekit.Pod, began time.Time, attached <-chan error) error {
 	err := <-attached
-	if err != nil && time.Since(began) >= patience {
+	if err != nil && time.Since(began) >= patience { // wall clock: only a slower machine repeats the ADD
 		err = errors.Join(pod.Detach(ctx), attach(ctx, pod))
 	}
 	return err

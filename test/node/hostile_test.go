@@ -85,17 +85,20 @@ func TestPrivilegedHostile_HostAndPod_DoNotDisruptPods(t *testing.T) {
 // floodFor sends frames for a duration, and continues while less than half of them were sent because the sender had no CPU.
 func floodFor(ctx context.Context, turn *load.Turn, from nodekit.NetNS, perSecond int, frames [][]byte, length time.Duration) error {
 	sent, want := 0, int(float64(perSecond)*length.Seconds())
-	for deadline := time.Now().Add(length + awaitFor); ; length = time.Second {
-		part, stop := context.WithTimeout(ctx, length)
+	flood := func(d time.Duration) error {
+		part, stop := context.WithTimeout(ctx, d)
+		defer stop()
 		n, err := turn.Flood(part, from, "eth0", perSecond, frames)
-		stop()
-		if sent += n; err != nil || sent >= want/2 || ctx.Err() != nil {
-			return err
-		}
+		sent += n
+		return err
+	}
+	err := flood(length)
+	for deadline := time.Now().Add(awaitFor); err == nil && sent < want/2 && ctx.Err() == nil; err = flood(time.Second) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("inconclusive: %d of %d packets were sent", sent, want)
 		}
 	}
+	return err
 }
 
 // hostilePod adds a pod that may reach the entity world and ping the node, and no process of the node. heard reports an error unless the process on the node

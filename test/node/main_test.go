@@ -147,7 +147,7 @@ func eventuallyWithin(t *testing.T, limit time.Duration, check func() error) {
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		if time.Now().After(deadline) { // wall clock: each limit is awaitFor or longer
 			t.Fatal(err)
 		}
 		time.Sleep(nodekit.Pause(time.Since(began)))
