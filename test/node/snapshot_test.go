@@ -203,11 +203,11 @@ func TestPrivilegedSyncTimeout_WithoutPods_AgentExits(t *testing.T) {
 	if err := n.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n.AddAgentArgs("--k8s-sync-timeout=1s")
+	n.AddAgentArgs("--k8s-sync-timeout=5s") // enough for an attempt
 	if err := n.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
-	ended := func() bool { return strings.Contains(n.AgentLog(), "--k8s-sync-timeout=1s") }
+	ended := func() bool { return strings.Contains(n.AgentLog(), "--k8s-sync-timeout=5s") }
 	eventually(t, func() error {
 		if !ended() {
 			return errors.New("it goes on")

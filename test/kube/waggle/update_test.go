@@ -99,15 +99,20 @@ func untoldWhileTestFails(t *testing.T, c *kube.Cluster, n *kube.Node) {
 			t.Error("the self-test failed and the network is called available")
 		}
 	}
-	// Both rows have a readable reason.
-	updates := rows[struct{ Name, State, Message string }](t, n, "node-updates")
-	for _, u := range updates {
-		if u.State != "waiting" || !strings.Contains(u.Message, "self-test") {
-			t.Errorf("the row of %s says %s: %s", u.Name, u.State, u.Message)
+	// Both rows have a readable reason. They follow the self-test.
+	if err := c.WaitFor(t.Context(), "the reasons why nothing is written to the Node", func() error {
+		updates, err := readRows[struct{ Name, State, Message string }](t, n, "node-updates")
+		if err == nil && len(updates) < 2 {
+			err = fmt.Errorf("the rows of what is written to the Node are %+v", updates)
 		}
-	}
-	if len(updates) < 2 {
-		t.Errorf("the rows of what is written to the Node are %+v", updates)
+		for _, u := range updates {
+			if u.State != "waiting" || !strings.Contains(u.Message, "self-test") {
+				err = errors.Join(err, fmt.Errorf("the row of %s says %s: %s", u.Name, u.State, u.Message))
+			}
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 }
 
