@@ -74,7 +74,8 @@ func (n cleanupNode) objects(t *testing.T, args ...string) (all []owned, err err
 // run starts the agent and its setup, attaches pods and exchanges traffic between them; an agent is killed and started again.
 func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 	t.Helper()
-	if err := n.StartAgent(); err != nil {
+	foreign, err := n.PodLinks()
+	if err := errors.Join(err, n.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
 	waitReady(t, n.Node)
@@ -111,8 +112,8 @@ func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 	})
 	eventually(t, func() error { // the link of the self-test is deleted in the background
 		links, err := n.PodLinks()
-		if err == nil && len(links) != 2 {
-			err = fmt.Errorf("there are the links %q, want those of two pods", links)
+		if err == nil && len(links) != len(foreign)+2 {
+			err = fmt.Errorf("there are the links %q, want %q and those of two pods", links, foreign)
 		}
 		return err
 	})
