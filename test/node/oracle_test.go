@@ -235,7 +235,7 @@ func (o *oracle) kill(t *testing.T, n *oracleNode) {
 	for _, m := range o.here() {
 		want[m.Name()] = []string{m.ranges[0].String(), m.ranges[1].String()}
 	}
-	eventually(t, func() error {
+	eventuallyWithin(t, 2*awaitFor, func() error { // the pause after a copy depends on the CPU time of the copy
 		ranges, err := n.copiedRanges()
 		if err == nil && !maps.EqualFunc(ranges, want, slices.Equal) {
 			err = fmt.Errorf("the copy on disk of %s has the pod ranges %v, want %v", n.Name(), ranges, want)
