@@ -100,16 +100,19 @@ func (d *demo) oneNode() []step {
 	}
 }
 
+// limit is the maximum duration of a demonstration. An idle machine needs seconds.
+const limit = 5 * time.Minute
+
 func (d *demo) run(plan []step) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	defer func() { err = errors.Join(err, d.close()) }()
 	for _, s := range plan {
 		if err := d.step(ctx, s.name, s.do); err != nil {
 			if ctx.Err() != nil {
-				return fmt.Errorf("interrupted, or longer than two minutes, at step %d, %s: %w", d.steps, s.name, err)
+				return fmt.Errorf("interrupted, or longer than %v, at step %d, %s: %w", limit, d.steps, s.name, err)
 			}
 			return err
 		}
@@ -145,8 +148,6 @@ func (d *demo) startAgents(ctx context.Context) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
 	for _, n := range d.nodes {
 		if err := n.WaitReady(ctx); err != nil {
 			return err

@@ -111,20 +111,26 @@ func known(ctx context.Context, n *nodekit.Node, addr string) error {
 
 // showPods prints the rows of pods in the list of addresses of the first node.
 func (d *demo) showPods(ctx context.Context) error {
-	text, err := d.nodes[0].Waggle(ctx, "ip", "list")
-	if err != nil {
+	var rows []string
+	if err := await(ctx, func() error {
+		text, err := d.nodes[0].Waggle(ctx, "ip", "list")
+		if err != nil {
+			return err
+		}
+		rows = nil
+		for row := range strings.Lines(text) {
+			if strings.Contains(row, "default/") {
+				rows = append(rows, row)
+			}
+		}
+		if len(rows) != 2*len(d.pods) {
+			return fmt.Errorf("addresses of pods are missing:\n%s", text)
+		}
+		return nil
+	}); err != nil {
 		return err
 	}
-	var rows []string
-	for row := range strings.Lines(text) {
-		if strings.Contains(row, "default/") {
-			rows = append(rows, row)
-		}
-	}
-	if len(rows) != 2*len(d.pods) {
-		return fmt.Errorf("addresses of pods are missing:\n%s", text)
-	}
-	_, err = fmt.Fprintln(d.out, indent(strings.Join(rows, "")))
+	_, err := fmt.Fprintln(d.out, indent(strings.Join(rows, "")))
 	return err
 }
 

@@ -114,7 +114,7 @@ func (d *demo) try(ctx context.Context, from, to *nodekit.Pod, allowed bool) err
 	for _, ipv6 := range []bool{false, true} {
 		timeout := 500 * time.Millisecond // no reply is expected
 		if allowed {
-			timeout = 5 * time.Second
+			timeout = 15 * time.Second
 		}
 		if err := connect(from, to.Addr(ipv6), timeout); (err == nil) != allowed {
 			return fmt.Errorf("%s to %s, IPv6 %t, ended with %v, but waggle says: %s", from.Name, to.Name, ipv6, err, why)

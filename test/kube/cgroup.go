@@ -187,7 +187,7 @@ func (h hierarchy) inherit(parent, child string) error {
 // removeCgroups removes the cgroup name and all its descendants from every hierarchy. It retries, since killed processes exit after a delay.
 func removeCgroups(name string) error {
 	run, node, _ := strings.Cut(name, "/")
-	return retry(30*time.Second, func() error {
+	return retry(2*time.Minute, func() error {
 		dirs, failed := Cgroups(run)
 		for _, dir := range dirs {
 			failed = errors.Join(failed, removeTree(filepath.Join(dir, node)))

@@ -157,7 +157,7 @@ func nodesAreMachines(t *testing.T, c *kube.Cluster) {
 		}
 	}
 	run(t, c, kube.Pod{Name: "client", Node: "node-2"})
-	if out, err := c.Exec(t.Context(), "client", "ping", "-c", "1", "-W", "2", c.Nodes[1].IPv4); err != nil {
+	if out, err := c.Exec(t.Context(), "client", "ping", "-c", "1", "-W", "15", c.Nodes[1].IPv4); err != nil {
 		t.Errorf("a pod does not reach its node: %v\n%s", err, out)
 	}
 	if after := withoutProcesses(machine(t)); !slices.Equal(withoutProcesses(before), after) {

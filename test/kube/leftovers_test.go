@@ -137,7 +137,7 @@ func machine(t *testing.T) []string {
 // compare waits until the machine is in its initial state: killed processes exit after a delay.
 func compare(t *testing.T, before []string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		after := machine(t)
 		gone := slices.DeleteFunc(slices.Clone(before), func(f string) bool { return slices.Contains(after, f) })
 		left := slices.DeleteFunc(after, func(f string) bool { return slices.Contains(before, f) })
@@ -174,7 +174,7 @@ func newTier(t *testing.T) *os.File {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 				err := os.Remove(dir)
 				if err == nil {
 					return
@@ -213,7 +213,7 @@ func program(t *testing.T, does string, tier *os.File) (*exec.Cmd, *bufio.Reader
 	}
 	_ = writer.Close()
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = reader.Close() })
-	if err := reader.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+	if err := reader.SetReadDeadline(time.Now().Add(4 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	return cmd, bufio.NewReader(reader)

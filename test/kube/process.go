@@ -83,6 +83,9 @@ func (p *Process) Kill() error {
 	return err
 }
 
+// endTimeout is the maximum time from a signal to the end of a process.
+const endTimeout = time.Minute
+
 func (p *Process) end(signal syscall.Signal) error {
 	if p == nil {
 		return nil
@@ -94,10 +97,10 @@ func (p *Process) end(signal syscall.Signal) error {
 	select {
 	case <-p.done:
 		return p.err
-	case <-time.After(20 * time.Second):
+	case <-time.After(endTimeout):
 		_ = p.cmd.Process.Kill()
 		<-p.done
-		return fmt.Errorf("%s did not end within 20 s of %v\n%s", p.Name, signal, tail(p.log, 10))
+		return fmt.Errorf("%s did not end within %v of %v\n%s", p.Name, endTimeout, signal, tail(p.log, 10))
 	}
 }
 

@@ -163,7 +163,7 @@ func (n *Node) StartAgent(token string, flags ...string) (*Process, error) {
 	}
 	return n.cluster.component(n.StartProcess("agent", append([]string{n.Tool("waggle-agent"), "--node-name=" + n.Name,
 		"--k8s-kubeconfig-path=" + AgentKubeconfig, "--write-cni-conf-when-ready=" + cniConf,
-		"--cgroup-root=/sys/fs/cgroup"}, flags...)...))
+		"--cgroup-root=/sys/fs/cgroup", "--stop-timeout=20s"}, flags...)...)) // the default is too short for a busy machine
 }
 
 // Tool returns the path of one of Waggle's programs on the node.
@@ -172,6 +172,17 @@ func (n *Node) Tool(name string) string { return filepath.Join(n.cluster.bin.wag
 // Waggle runs the program waggle on the node and returns its output.
 func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
 	return n.Run(ctx, append([]string{n.Tool("waggle")}, args...)...)
+}
+
+// WaitStatus waits until the agent's status is as wanted. The exit code of "waggle status" is 1 while a module of the agent is degraded, if only for a moment.
+func (n *Node) WaitStatus(ctx context.Context, is func(status string) bool, args ...string) error {
+	return n.cluster.WaitFor(ctx, "the status of "+n.Name, func() error {
+		status, err := n.Waggle(ctx, append([]string{"status"}, args...)...)
+		if err == nil && !is(status) {
+			err = errors.New(status)
+		}
+		return err
+	})
 }
 
 // WaitAgentReady waits until the node's agent reports that pods can be attached. The error after a timeout contains the agent's status.

@@ -207,7 +207,7 @@ func rawRequest(t *testing.T, node *nodekit.Node, request string) string {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(awaitFor))
 	go func() { _, _ = conn.Write([]byte(request)); _ = conn.(*net.UnixConn).CloseWrite() }()
 	buffer := make([]byte, 4096)
 	n, err := conn.Read(buffer)

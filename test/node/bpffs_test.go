@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +23,7 @@ func TestPrivilegedBPFRoot_CannotBeMounted(t *testing.T) {
 	if err := node.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), awaitFor)
 	defer cancel()
 	err := node.WaitReady(ctx)
 	if err == nil || !strings.Contains(err.Error(), "the agent ended") || !strings.Contains(err.Error(), node.BPFRoot()) {

@@ -36,7 +36,14 @@ func newCleanupNode(t *testing.T, options nodekit.Options) cleanupNode {
 	foreignFiles(t, node.Node)
 	foreignKernel(t, node.Node)
 	eventually(t, func() (err error) {
-		node.before, err = node.Machine()
+		first, err := node.Machine()
+		if err != nil {
+			return err
+		}
+		time.Sleep(2 * time.Second) // the kernel reports the state of a link up to a second late
+		if node.before, err = node.Machine(); err == nil {
+			err = nodekit.Changes(first, node.before)
+		}
 		if slices.ContainsFunc(node.before, func(fact string) bool { return strings.Contains(fact, "tentative") }) {
 			err = errors.Join(err, errors.New("the kernel is still at work on addresses"))
 		}
@@ -67,7 +74,8 @@ func (n cleanupNode) objects(t *testing.T, args ...string) (all []owned, err err
 // run starts the agent and its setup, attaches pods and exchanges traffic between them; an agent is killed and started again.
 func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 	t.Helper()
-	if err := n.StartAgent(); err != nil {
+	foreign, err := n.PodLinks()
+	if err := errors.Join(err, n.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
 	waitReady(t, n.Node)
@@ -99,6 +107,13 @@ func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 		table, err := n.Waggle(t.Context(), "db", "show", "ipam-addresses")
 		if err == nil && strings.Contains(table, "quarantine") {
 			err = fmt.Errorf("addresses are in quarantine:\n%s", table)
+		}
+		return err
+	})
+	eventually(t, func() error { // the link of the self-test is deleted in the background
+		links, err := n.PodLinks()
+		if err == nil && len(links) != len(foreign)+2 {
+			err = fmt.Errorf("there are the links %q, want %q and those of two pods", links, foreign)
 		}
 		return err
 	})

@@ -63,10 +63,11 @@ func startKubeCluster(t *testing.T, nodes int, agentArgs ...string) []kubeNode {
 	return all
 }
 
-// newKubeCluster does the same as startKubeCluster without running agents.
+// newKubeCluster does the same as startKubeCluster without running agents. Pods get identities of the cluster however late the API server replies, unless
+// agentArgs contain another time.
 func newKubeCluster(t *testing.T, nodes int, agentArgs ...string) (*nodekit.Cluster, []kubeNode) {
 	t.Helper()
-	c := newCluster(t, nodes, agentArgs...)
+	c := newCluster(t, nodes, append([]string{noProvisional}, agentArgs...)...)
 	var all []kubeNode
 	for _, n := range c.Nodes {
 		k := kubeNode{Node: n}

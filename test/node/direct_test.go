@@ -85,11 +85,16 @@ func TestPrivilegedNative_BypassesStack(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, two.Node)
+	requireGeneration(t, two.Node, thisGeneration) // while the programs are replaced, the stack forwards some packets
 	pastTheStack()
-	for _, agent := range []string{other, ""} {
-		if err := two.UpgradeAgent(t.Context(), agent); err != nil {
+	for _, to := range []struct {
+		agent      string
+		generation int
+	}{{other, otherGeneration}, {"", thisGeneration}} {
+		if err := two.UpgradeAgent(t.Context(), to.agent); err != nil {
 			t.Fatal(err)
 		}
+		requireGeneration(t, two.Node, to.generation)
 		pastTheStack()
 	}
 	stop()
@@ -148,6 +153,7 @@ func TestPrivilegedHybrid_BypassesStack(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, two.Node)
+	requireGeneration(t, two.Node, thisGeneration)
 	bothDirect(t, all)
 	pastTheStack(t, all, client, server)
 	stop()
@@ -230,6 +236,7 @@ func TestPrivilegedHybrid_UpgradeToStackBypass(t *testing.T) {
 	if err := two.UpgradeAgent(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
+	requireGeneration(t, two.Node, thisGeneration)
 	bothDirect(t, all)
 	pastTheStack(t, all, client, server)
 }

@@ -55,7 +55,7 @@ func TestPrivilegedMemory_ShortageAtFirstStart(t *testing.T) {
 	}
 	awaitStatus(t, node, "cannot allocate memory")
 	pod := newPod(t, node, "web")
-	attached := make(chan error, 1)
+	attached, began := make(chan error, 1), time.Now()
 	go func() { attached <- pod.Attach(t.Context()) }()
 	before := memory.denied.Load()
 	eventually(t, func() error {
@@ -66,17 +66,32 @@ func TestPrivilegedMemory_ShortageAtFirstStart(t *testing.T) {
 	})
 	select {
 	case err := <-attached:
-		t.Fatalf("ADD did not wait: %v", err)
+		if time.Since(began) < patience { // wall clock: the plugin waits for at least that long
+			t.Fatalf("ADD did not wait: %v", err)
+		}
+		attached <- err
 	default:
 	}
 	memory.on.Store(false)
-	if err := <-attached; err != nil {
+	if err := endOfADD(t.Context(), pod, began, attached); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(nodekit.Ping(pod, pod.Gateway(false), 56), nodekit.Ping(pod, pod.Gateway(true), 56)); err != nil {
 		t.Error(err)
 	}
 	waitReady(t, node)
+}
+
+// patience is the time for which an ADD surely waits for an agent that starts: the plugin waits for 30 s.
+const patience = 25 * time.Second
+
+// endOfADD waits for an ADD that began at a time. An ADD that has lost its patience is repeated, as by a runtime.
+func endOfADD(ctx context.Context, pod *nodekit.Pod, began time.Time, attached <-chan error) error {
+	err := <-attached
+	if err != nil && time.Since(began) >= patience { // wall clock: only a slower machine repeats the ADD
+		err = errors.Join(pod.Detach(ctx), attach(ctx, pod))
+	}
+	return err
 }
 
 // awaitStatus waits until the status contains all of these words.
@@ -170,7 +185,7 @@ func TestPrivilegedDescriptors_TooFewToStart(t *testing.T) {
 		must := limit <= 20 // the agent cannot start with so few
 		wait := 2 * time.Second
 		if must {
-			wait = 20 * time.Second // upper bound: the agent ends earlier
+			wait = awaitFor // upper bound: the agent ends earlier
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		err := node.WaitReady(ctx)

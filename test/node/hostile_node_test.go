@@ -16,7 +16,7 @@ import (
 // keep their pods apart, and the pods of claimed ranges are neither the world nor masqueraded, and have a Service.
 func TestPrivilegedNative_HostileNode(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes")
+	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
 	claimAll(t, all)
 	policiesBetweenNodes(t, all)
 	podsOfClaims(t, all)
@@ -24,7 +24,7 @@ func TestPrivilegedNative_HostileNode(t *testing.T) {
 
 func TestPrivilegedTunnel_HostileNode(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional)
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
 	for _, n := range all {
 		awaitTunnel(t, n.Node, 2)
 	}

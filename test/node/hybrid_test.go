@@ -177,8 +177,8 @@ func TestPrivilegedHybrid_ModesChangeUnderTraffic(t *testing.T) {
 	// direction and through the tunnel in the other.
 	l = load.StartFor(t, rates, paths, nil)
 	onBridge(t, one.Node, dropThirdDirect...)
+	shows(t, two.Node, "node get node-1", " of 6 consecutive tests have passed after a failure") // for half a minute
 	modesOf(t, one.Node, map[string]nodepaths.Mode{"node-2": direct, "node-3": tunnel})
-	shows(t, two.Node, "node get node-1", " of 6 consecutive tests have passed after a failure")
 	lostNothing(t, l)
 }
 

@@ -25,6 +25,13 @@ func decoded(frames [][]byte) (packets []gopacket.Packet) {
 	return packets
 }
 
+// anyFrame decodes frames for a condition of their packets.
+func anyFrame(is func(gopacket.Packet) bool) func(frame []byte) bool {
+	return func(frame []byte) bool {
+		return is(gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default))
+	}
+}
+
 // The node answers a packet whose TTL or hop limit expires with time exceeded, from the gateway of the same family.
 func TestPrivilegedICMP_TimeExceeded(t *testing.T) {
 	t.Parallel()
@@ -35,13 +42,14 @@ func TestPrivilegedICMP_TimeExceeded(t *testing.T) {
 		for name, target := range map[string]netip.Addr{"pod": b.Addr(family.ipv6), "outside": outsideAddr(family.ipv6)} {
 			t.Run(family.name+" to a "+name, func(t *testing.T) {
 				src := a.Addr(family.ipv6)
-				frames, err := nodekit.Capture(a, "eth0", func() error {
+				exceeded := func(p gopacket.Packet) bool { return isTimeExceeded(p, src, family.ipv6) }
+				frames, err := nodekit.CaptureUntil(a, "eth0", anyFrame(exceeded), func() error {
 					return nodekit.SendFrame(a, "eth0", udp(t, from.pod, from.peer, src, target, 1))
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !slices.ContainsFunc(decoded(frames), func(p gopacket.Packet) bool { return isTimeExceeded(p, src, family.ipv6) }) {
+				if !slices.ContainsFunc(decoded(frames), exceeded) {
 					t.Errorf("no time exceeded among %d frames: %v", len(frames), decoded(frames))
 				}
 			})
@@ -89,11 +97,12 @@ func TestPrivilegedICMP_TooBigForTheNetwork(t *testing.T) {
 				t.Errorf("a stream does not find its size: %v", err)
 			}
 			big := bigDatagram(t, from, a.Addr(family.ipv6), outsideAddr(family.ipv6))
-			frames, err := nodekit.Capture(a, "eth0", func() error { return nodekit.SendFrame(a, "eth0", big) })
+			reported := func(p gopacket.Packet) bool { return tooBig(p) == 1300 }
+			frames, err := nodekit.CaptureUntil(a, "eth0", anyFrame(reported), func() error { return nodekit.SendFrame(a, "eth0", big) })
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.ContainsFunc(decoded(frames), func(p gopacket.Packet) bool { return tooBig(p) == 1300 }) {
+			if !slices.ContainsFunc(decoded(frames), reported) {
 				t.Errorf("no ICMP error reports that 1300 bytes fit: %v", decoded(frames))
 			}
 		})

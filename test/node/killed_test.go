@@ -73,7 +73,7 @@ func killAdd(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, request, answer
 	}
 	select {
 	case <-proxy.reached:
-	case <-time.After(15 * time.Second):
+	case <-time.After(awaitFor):
 		t.Errorf("the plugin never came that far: %s", &out)
 	}
 	_ = cmd.Process.Kill()

@@ -134,14 +134,20 @@ const awaitFor = 90 * time.Second
 // eventually retries until check succeeds, and fails the test with its last error after [awaitFor].
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(awaitFor)
+	eventuallyWithin(t, awaitFor, check)
+}
+
+// eventuallyWithin is [eventually] with a limit.
+func eventuallyWithin(t *testing.T, limit time.Duration, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for {
 		began := time.Now()
 		err := check()
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		if time.Now().After(deadline) { // wall clock: each limit is awaitFor or longer
 			t.Fatal(err)
 		}
 		time.Sleep(nodekit.Pause(time.Since(began)))

@@ -52,7 +52,8 @@ func TestPrivilegedMasquerade_NoisyNeighbour_LimitedToQuota(t *testing.T) {
 				t.Cleanup(func() { _ = conn.Close() })
 			}
 			before := dropsFor(t, node, events.NATShare)
-			for n := range 3 {
+			refused := func() bool { return dropsFor(t, node, events.NATShare)-before >= 3 }
+			for n := 0; n < 3 || n < 20 && !refused(); n++ { // an attempt may end before it sends a packet
 				if err := open(noisy, noReplyTimeout); err == nil {
 					t.Errorf("the hog's flow %d passes beyond its share of %d", share+n+1, share)
 				}

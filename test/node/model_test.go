@@ -103,11 +103,14 @@ type model struct {
 	steps    int
 }
 
+// patientReaper lets an agent delete a link without an endpoint ten seconds after it appears, in the fifth scan: an ADD that needs longer between the two fails.
+const patientReaper = "--pod-link-gc-interval=2s"
+
 func newModel(t *testing.T) *model {
 	t.Helper()
 	// A range with more addresses than the quarantine holds at any time.
 	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.0.0/16",
-		AgentArgs: []string{"--pod-link-gc-interval=1s", "--endpoint-gc-interval=1s"}})
+		AgentArgs: []string{patientReaper, "--endpoint-gc-interval=1s"}})
 	return &model{node: node, before: lasting(t, node), up: true,
 		pods: map[int]*nodekit.Pod{}, checks: map[int]bool{}, previous: map[int]*nodekit.Pod{}}
 }
@@ -143,9 +146,9 @@ func (m *model) sequence(ctx context.Context, steps []step) error {
 	})
 }
 
-// until repeats a check until it succeeds or a minute has passed, and returns its last error.
+// until repeats a check until it succeeds or [awaitFor] has passed, and returns its last error.
 func until(check func() error) (err error) {
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(awaitFor); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = check(); err == nil {
 			return nil
 		}

@@ -52,9 +52,9 @@ func TestPrivilegedMTU_RunningPodsFollowTheNode(t *testing.T) {
 			})
 		}
 		for _, family := range families {
-			eventually(t, func() error { return whole(t.Context(), one, two, two.Addr(family.ipv6), route) })
-			eventually(t, func() error { return whole(t.Context(), two, one, one.Addr(family.ipv6), route) })
-			if err := whole(t.Context(), one, two, two.Addr(family.ipv6), route+1); !errors.Is(err, unix.EMSGSIZE) {
+			eventually(t, func() error { return whole(t.Context(), time.Second, one, two, two.Addr(family.ipv6), route) })
+			eventually(t, func() error { return whole(t.Context(), time.Second, two, one, one.Addr(family.ipv6), route) })
+			if err := whole(t.Context(), answerTimeout, one, two, two.Addr(family.ipv6), route+1); !errors.Is(err, unix.EMSGSIZE) {
 				t.Errorf("%s: a packet of %d bytes: %v, want EMSGSIZE", family.name, route+1, err)
 			}
 			if err := nodekit.UDP(one, two, two.Addr(family.ipv6), 4000); err != nil {
@@ -154,7 +154,7 @@ func podMTURow(t *testing.T, n *nodekit.Node, pod string, words ...string) {
 }
 
 // whole sends a datagram in a packet of a given length that must not be fragmented, and waits for the same from the other side.
-func whole(ctx context.Context, from, to nodekit.NetNS, addr netip.Addr, length int) error {
+func whole(ctx context.Context, limit time.Duration, from, to nodekit.NetNS, addr netip.Addr, length int) error {
 	level, discover, never, headers := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, 28
 	if addr.Is6() {
 		level, discover, never, headers = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, 48
@@ -185,7 +185,7 @@ func whole(ctx context.Context, from, to nodekit.NetNS, addr netip.Addr, length 
 		return err
 	}
 	defer client.Close()
-	deadline := time.Now().Add(time.Second)
+	deadline := time.Now().Add(limit)
 	if err := errors.Join(server.SetDeadline(deadline), client.SetDeadline(deadline)); err != nil {
 		return err
 	}

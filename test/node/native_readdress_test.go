@@ -23,7 +23,7 @@ import (
 // their identities and their node. A policy on that node allows one of the pods: none of its packets is lost, and no packet of the other pod arrives.
 func TestPrivilegedNative_NodeAddressChanges_PodsKeepIdentities(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes")
+	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
 	one, two := all[0], all[1]
 	one.server.Put(&ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "server"}, Spec: json.RawMessage(
 		`{"endpointSelector": {"matchLabels": {"app": "server"}}, "ingress": [{"fromEndpoints": [{"matchLabels": {"app": "client"}}]}]}`)})

@@ -280,7 +280,7 @@ func reachBetween(t *testing.T, from, to *nodekit.Node, pods map[*nodekit.Node]*
 				if source != own {
 					t.Errorf("the pod sees %s, not the address %s of its peer", source, own)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(awaitFor):
 				t.Error("a datagram did not arrive")
 			}
 		})

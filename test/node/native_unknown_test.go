@@ -12,7 +12,7 @@ func TestPrivilegedNative_UnknownRemotePods(t *testing.T) {
 // unknownRemotePods starts two nodes, and tests the verdicts once areReady has waited until the nodes are ready.
 func unknownRemotePods(t *testing.T, areReady func(*testing.T, []kubeNode), args ...string) {
 	t.Helper()
-	all := startKubeCluster(t, 2, append(args, noProvisional)...)
+	all := startKubeCluster(t, 2, args...)
 	areReady(t, all)
 	one, two := all[0], all[1]
 	p := newNodePair(t, two, one)

@@ -22,13 +22,13 @@ type nodePair struct {
 
 func startNativePair(t *testing.T) nodePair {
 	t.Helper()
-	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes")
+	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
 	return newNodePair(t, all[0], all[1])
 }
 
 func startTunnelPair(t *testing.T) nodePair {
 	t.Helper()
-	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=tunnel")
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
 	for _, n := range all {
 		awaitTunnel(t, n.Node, 2)
 	}

@@ -176,7 +176,7 @@ func repliesAreEvidence(t *testing.T, all []kubeNode) {
 	t.Helper()
 	one, two := all[0], all[1]
 	client, server := one.startPod(t, "client", map[string]string{"app": "client"}), two.startPod(t, "server", map[string]string{"app": "server"})
-	eventually(t, func() error {
+	eventuallyWithin(t, 2*awaitFor, func() error {
 		if err := nodekit.UDP(client, server, server.Addr(false), 100); err != nil {
 			return err
 		}

@@ -99,7 +99,6 @@ func (o *oracle) leave(t *testing.T, n *oracleNode) {
 	}
 	n.server.Remove(kubeapi.Nodes, "", n.Name())
 	n.server.Remove(kubeapi.CiliumNodes, "", n.Name())
-	o.changed = time.Now()
 }
 
 // rejoin creates the object of a node that is new to the cluster, and starts its agent and its pods.

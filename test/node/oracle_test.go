@@ -1,7 +1,13 @@
 package node_test
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -17,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 	"github.com/waggle-net/waggle/test/nodekit/load"
@@ -108,10 +115,9 @@ type oracle struct {
 	random  *rand.Rand
 	nodes   []*oracleNode
 	traffic *oracleTraffic
-	other   string    // agent of an upgraded node
-	made    int       // number of names so far
-	changed time.Time // time of the last change of a node
-	young   bool      // flows have begun on a node whose agent was dead
+	other   string // agent of an upgraded node
+	made    int    // number of names so far
+	young   bool   // flows have begun on a node whose agent was dead
 
 	replaced func(n kubeNode, upgraded bool) // waits until the programs of that agent run
 
@@ -136,7 +142,7 @@ type oracleNode struct {
 
 func newOracle(t *testing.T, mode oracleMode) *oracle {
 	t.Helper()
-	c, all := newKubeCluster(t, 4, append([]string{noProvisional, "--k8s-snapshot-interval=1s"}, mode.args...)...)
+	c, all := newKubeCluster(t, 4, append([]string{"--k8s-snapshot-interval=1s"}, mode.args...)...)
 	o := &oracle{mode: mode, random: testseed.New(t), traffic: startOracleTraffic(t), were: map[netip.Addr]bool{}}
 	all[0].server.Put(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "talkers", UID: "u"},
 		Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "talker"}},
@@ -177,6 +183,7 @@ func (o *oracle) takeTurn(t *testing.T) (end func()) {
 	turn := load.TakeTurn(t)
 	o.traffic.resume()
 	return func() {
+		o.traffic.awaitEnough(o.traffic.all())
 		o.traffic.rest()
 		if err := turn.Release(); err != nil {
 			t.Error(err)
@@ -217,18 +224,21 @@ func (o *oracle) putAs(n *oracleNode, uid types.UID) {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: addr.String()})
 	}
 	n.server.Put(node)
-	o.changed = time.Now()
 }
 
-// kill kills the agent of a node once its copy of the objects on disk is newer than the last change of a node. An agent that starts with an older copy uses its
+// kill kills the agent of a node once its copy of the objects on disk has the current pod ranges of all nodes. An agent that starts with an older copy uses its
 // previous pod ranges, which may belong to another node by then, if the first list of the API server fails or takes 5 s (cells/node/nodecidr). Agents of
 // revisions without this wait use them at once.
 func (o *oracle) kill(t *testing.T, n *oracleNode) {
 	t.Helper()
-	eventually(t, func() error {
-		file, err := os.Stat(filepath.Join(n.Dir, "lib", "k8s-snapshot"))
-		if err == nil && file.ModTime().Before(o.changed) {
-			err = fmt.Errorf("the copy on disk of %s is of %v", n.Name(), file.ModTime())
+	want := map[string][]string{}
+	for _, m := range o.here() {
+		want[m.Name()] = []string{m.ranges[0].String(), m.ranges[1].String()}
+	}
+	eventuallyWithin(t, 2*awaitFor, func() error { // the pause after a copy depends on the CPU time of the copy
+		ranges, err := n.copiedRanges()
+		if err == nil && !maps.EqualFunc(ranges, want, slices.Equal) {
+			err = fmt.Errorf("the copy on disk of %s has the pod ranges %v, want %v", n.Name(), ranges, want)
 		}
 		return err
 	})
@@ -237,9 +247,43 @@ func (o *oracle) kill(t *testing.T, n *oracleNode) {
 	}
 }
 
-// oracleYouth is longer than a node takes to end a flow that began under the address of the node because the range of the other pod was unknown. Such a flow
-// keeps working through the tunnel, and would stop on the direct path (cells/datapath/ctgc).
-const oracleYouth = 7 * time.Second
+// copiedRanges returns the pod ranges of all nodes in an agent's copy of the objects: a line about the file, and compressed rows
+// (cells/kubernetes/k8stables/snapshot).
+func (n *oracleNode) copiedRanges() (map[string][]string, error) {
+	file, err := os.ReadFile(filepath.Join(n.Dir, "lib", "k8s-snapshot"))
+	if err != nil {
+		return nil, err
+	}
+	_, body, _ := bytes.Cut(file, []byte{'\n'})
+	rows, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	ranges := map[string][]string{}
+	for dec := json.NewDecoder(rows); ; {
+		var row struct {
+			Table string          `json:"t"`
+			Row   json.RawMessage `json:"r"`
+		}
+		if err := dec.Decode(&row); errors.Is(err, io.EOF) {
+			return ranges, nil
+		} else if err != nil {
+			return nil, err
+		}
+		if row.Table != "k8s-nodes" {
+			continue
+		}
+		var node k8s.Node
+		if err := json.Unmarshal(row.Row, &node); err != nil {
+			return nil, err
+		}
+		ranges[node.Name] = node.PodCIDRs
+	}
+}
+
+// oracleYouth is longer, by several seconds, than a node takes to end a flow that began under the address of the node because the range of the other pod was
+// unknown. Such a flow keeps working through the tunnel, and would stop on the direct path (cells/datapath/ctgc).
+const oracleYouth = 12 * time.Second
 
 // check requires the kernels to hold the current state, all flows to be owed and to have lost nothing, and no denied packet to have arrived.
 func (o *oracle) check(t *testing.T) {

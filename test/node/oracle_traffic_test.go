@@ -250,8 +250,19 @@ func (tr *oracleTraffic) owe(t *testing.T, flows []*oracleFlow) {
 	})
 }
 
+// awaitEnough waits until enough datagrams of each flow were sent, or for [awaitFor]: few are sent while the sender has no CPU, and a flow may be owed for
+// less than a second.
+func (tr *oracleTraffic) awaitEnough(flows []*oracleFlow) {
+	for deadline := time.Now().Add(awaitFor); time.Now().Before(deadline); time.Sleep(oracleSlots * oracleTick) {
+		if !slices.ContainsFunc(flows, func(f *oracleFlow) bool { return f.enough() != nil }) {
+			return
+		}
+	}
+}
+
 // release lets flows lose datagrams from now on. All earlier datagrams must have arrived.
 func (tr *oracleTraffic) release(flows []*oracleFlow) {
+	tr.awaitEnough(flows)
 	for _, f := range flows {
 		f.mu.Lock()
 		if f.owed {

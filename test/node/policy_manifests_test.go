@@ -32,7 +32,7 @@ func TestPrivilegedPolicy_MissingManifests_StaysEnforced(t *testing.T) {
 	awaitStatus(t, w.Node, dir+" does not exist, but pods of the previous run do")
 
 	late := newPod(t, w.Node, "x/late")
-	attached := make(chan error, 1)
+	attached, began := make(chan error, 1), time.Now()
 	go func() { attached <- late.Attach(t.Context()) }()
 	eventually(t, func() error {
 		rows, err := w.Waggle(t.Context(), "db", "show", "endpoint-policies")
@@ -44,13 +44,8 @@ func TestPrivilegedPolicy_MissingManifests_StaysEnforced(t *testing.T) {
 	if err := os.Rename(dir+".away", dir); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-attached:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(time.Minute): // ADD ends earlier by itself
-		t.Fatal("the new pod still waits")
+	if err := endOfADD(t.Context(), late, began, attached); err != nil { // ADD ends by itself
+		t.Fatal(err)
 	}
 	for _, family := range families {
 		addr := late.Addr(family.ipv6)

@@ -232,7 +232,7 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 		// before.
 		heard4, heard6 := atFriend.from(addrs[0]), atFriend.from(addrs[1])
 		until := [2]int64{attacks[0].Load() + round[0], attacks[1].Load() + round[1]}
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(awaitFor); ; time.Sleep(5 * time.Millisecond) {
 			if atFriend.from(addrs[0]) > heard4 && atFriend.from(addrs[1]) > heard6 && attacks[0].Load() > until[0] && attacks[1].Load() > until[1] {
 				break
 			}

@@ -360,7 +360,7 @@ func TestPrivilegedRepair_ConflictIsReported(t *testing.T) {
 		}
 		status, err := n.Waggle(t.Context(), "status")
 		if err != nil && !strings.Contains(status, "waiting for route "+route.String()) { // without the route no pod can be attached
-			t.Fatalf("%v:\n%s", err, status)
+			return fmt.Errorf("%w:\n%s", err, status)
 		}
 		for _, want := range []string{"another program changes objects of the agent repeatedly", "route 254/10.244.1.0/24"} {
 			if !strings.Contains(status, want) {

@@ -36,7 +36,7 @@ func TestPrivilegedRestart_AddressInUse_NotReallocated(t *testing.T) {
 	group, ctx := errgroup.WithContext(t.Context())
 	for range free {
 		group.Go(func() error {
-			for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(awaitFor); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 				addr, err := postIPAM(ctx, node)
 				if err == nil {
 					given <- addr

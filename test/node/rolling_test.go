@@ -9,10 +9,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/waggle-net/waggle/pkg/agentclient"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/test/nodekit"
 	"github.com/waggle-net/waggle/test/nodekit/load"
@@ -147,6 +149,44 @@ func (r *rolling) both(t *testing.T, want reach) {
 	reaches(t, r.two, map[string]reach{r.one.Name(): want})
 }
 
+// observe reads the paths of both nodes until seen is called, which requires that both nodes have used the wanted one. The path may last only seconds, and the
+// update of an agent may take longer.
+func (r *rolling) observe(t *testing.T, want reach) (seen func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	missing := map[string]*atomic.Bool{}
+	for _, n := range []kubeNode{r.one, r.two} {
+		c, own, miss := api(n.Node), n.Name(), new(atomic.Bool)
+		miss.Store(true)
+		missing[n.Name()] = miss
+		running.Go(func() {
+			for ; ctx.Err() == nil && miss.Load(); pauseFor(ctx, 100*time.Millisecond) {
+				rows, err := agentclient.Rows[*nodeslots.Slot](ctx, c, "node-slots")
+				if err != nil { // the agent restarts
+					continue
+				}
+				for _, s := range rows {
+					if s.Node != own && (reach{s.Direct, s.Routed}) == want {
+						miss.Store(false)
+					}
+				}
+			}
+		})
+	}
+	stop := func() { cancel(); running.Wait() }
+	t.Cleanup(stop)
+	return func() {
+		t.Helper()
+		stop()
+		for name, miss := range missing {
+			if miss.Load() {
+				t.Errorf("%s has not reached the other node by %+v", name, want)
+			}
+		}
+	}
+}
+
 // onTheWire requires the packets of the clients to go through the tunnel or to bypass it.
 func (r *rolling) onTheWire(t *testing.T, tunnel bool) {
 	t.Helper()
@@ -196,9 +236,10 @@ func TestPrivilegedRolling_NativeToTunnelAndBack(t *testing.T) {
 	reaches(t, r.two, map[string]reach{"node-1": direct})
 
 	r.log(t, "node-2 gets a tunnel")
+	lingered := r.observe(t, lingers)
 	r.two.becomes(t, toTunnel...)
-	r.both(t, lingers)
 	r.both(t, tunnelled)
+	lingered()
 
 	for _, n := range all {
 		r.log(t, n.Name()+" becomes hybrid")

@@ -14,7 +14,7 @@ func (m *serviceFixture) affinitiesExpire(t *testing.T, packets bool) {
 	if !packets {
 		clients = append(clients, m.Host())
 	}
-	m.web(t, ", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}", "one", "two", "three")
+	m.web(t, ", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 3600}}", "one", "two", "three")
 	for _, client := range clients {
 		for _, addr := range webAddrs {
 			for _, network := range networks {
@@ -36,13 +36,13 @@ func (m *serviceFixture) affinityExpires(t *testing.T, client nodekit.NetNS, net
 	}
 	first := meets()
 	for range 12 { // chance would do so once in half a million times
-		m.age(t, 590)
+		m.age(t, 3540) // the rest is for a slow request
 		if again := meets(); again != first {
 			t.Fatalf("%s over %s: %s answers before the time has run out, and before %s did", to, network, again, first)
 		}
 	}
 	for range 90 { // the same backend each time has a probability below 10^-40
-		m.age(t, 602)
+		m.age(t, 3602)
 		if meets() != first {
 			return
 		}

@@ -177,7 +177,7 @@ func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 	m := newServiceFixture(t)
 	d := newDistant(t, 4, m)
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster")+
-		", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}")
+		", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 3600}}")
 	d.serve(t, m, "")
 	for i, addr := range uplinks {
 		to, port := netip.AddrPortFrom(addr, webNodePort), uint16(30000)
@@ -202,7 +202,7 @@ func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 				}
 			}
 		}
-		m.age(t, 590)
+		m.age(t, 3540) // the rest is for slow requests
 		for _, client := range others {
 			if again := meets(client); again != first[client] {
 				t.Errorf("%s: %s met %s, and before the time had run out %s", to, client, first[client], again)
@@ -210,7 +210,7 @@ func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 		}
 		client, changed := others[0], false
 		for range 60 { // the same backend each time has a probability below 10^-30
-			m.age(t, 602)
+			m.age(t, 3602)
 			if changed = meets(client) != first[client]; changed {
 				break
 			}

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -96,7 +95,7 @@ func TestPrivilegedSetup_ReportsFailures(t *testing.T) {
 	node := startNode(t, nodekit.Options{})
 	wantSelfTest(t, node, "waiting")
 	once := func() (string, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), awaitFor)
 		defer cancel()
 		var out []byte
 		err := node.Do(func() (err error) { out, err = setupCommand(ctx, node, "--once").CombinedOutput(); return err })

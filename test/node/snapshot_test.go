@@ -119,12 +119,15 @@ func TestPrivilegedSnapshot_RemovesNothing(t *testing.T) {
 	if got := n.identityOf(t, c); got.Labels["k8s:app"] != "c" || got.Source != "provisional" {
 		t.Errorf("with the labels of the copy the pod has %+v", got)
 	}
-	after := n.facts(t)
-	for _, line := range before {
-		if !slices.Contains(after, line) {
-			t.Errorf("gone with the copy: %s", line)
+	eventually(t, func() (err error) { // no API server could bring back what is gone
+		after := n.facts(t)
+		for _, line := range before {
+			if !slices.Contains(after, line) {
+				err = errors.Join(err, fmt.Errorf("gone with the copy: %s", line))
+			}
 		}
-	}
+		return err
+	})
 
 	// Changes of the meantime arrive with the API server.
 	n.putPod("a", map[string]string{"app": "a", "tier": "front"})
@@ -200,11 +203,11 @@ func TestPrivilegedSyncTimeout_WithoutPods_AgentExits(t *testing.T) {
 	if err := n.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n.AddAgentArgs("--k8s-sync-timeout=1s")
+	n.AddAgentArgs("--k8s-sync-timeout=5s") // enough for an attempt
 	if err := n.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
-	ended := func() bool { return strings.Contains(n.AgentLog(), "--k8s-sync-timeout=1s") }
+	ended := func() bool { return strings.Contains(n.AgentLog(), "--k8s-sync-timeout=5s") }
 	eventually(t, func() error {
 		if !ended() {
 			return errors.New("it goes on")

@@ -57,7 +57,7 @@ func TestPrivilegedSource_NodeAddressFromOutsideIsDropped(t *testing.T) {
 				if from != outside {
 					t.Errorf("%s: the %s got a datagram from %s", family.name, name, from)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(awaitFor):
 				t.Errorf("%s: the %s got nothing from outside", family.name, name)
 			}
 			if got := sourceDrops(t, node) - before; got != 2 {

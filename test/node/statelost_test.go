@@ -16,14 +16,21 @@ import (
 func TestPrivilegedFaults_StateFilesLostAndRestored(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=200ms", "--endpoint-gc-interval=1s"}})
-	a, b := addPod(t, node, "a"), addPod(t, node, "b")
+	add := func(name string) *nodekit.Pod {
+		pod := newPod(t, node, name)
+		if err := attach(t.Context(), pod); err != nil { // an ADD fails that needs a second from the link to the endpoint
+			t.Fatal(err)
+		}
+		return pod
+	}
+	a, b := add("a"), add("b")
 	folder := filepath.Join(node.StateDir(), "endpoints")
 	err := errors.Join(node.StopAgent(t.Context()), os.Rename(folder, folder+".aside"), node.StartAgent())
 	if err != nil {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	c := addPod(t, node, "c")
+	c := add("c")
 	eventually(t, func() error {
 		status, err := node.Waggle(t.Context(), "status", "--verbose")
 		if err == nil && !strings.Contains(status, "2 pods were attached by the previous run") {

@@ -156,7 +156,7 @@ func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	var call sync.WaitGroup
 	var answer error
 	call.Go(func() { answer = pod.Attach(ctx) })
@@ -205,7 +205,7 @@ func TestPrivilegedStop_HangingJob_WritesStacks(t *testing.T) {
 // TestPrivilegedStop_SecondSignal ends an agent at once that does not stop by itself.
 func TestPrivilegedStop_SecondSignal(t *testing.T) {
 	t.Parallel()
-	node, freeze := frozen(t)
+	node, freeze := frozen(t, "--stop-timeout=50s") // it must not pass before the second signal
 	done := hang(t, node, freeze)
 	pid := node.AgentPID()
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
@@ -217,7 +217,7 @@ func TestPrivilegedStop_SecondSignal(t *testing.T) {
 		}
 		return nil
 	})
-	// Without the second signal the exit code would be 1, after the 20 s that a stop may take on a node of tests.
+	// Without the second signal the exit code would be 1, after the 50 s that this stop may take.
 	if code := exitCode(t, node); code != 128+int(syscall.SIGTERM) {
 		t.Errorf("exit code %d after the second signal, want %d", code, 128+int(syscall.SIGTERM))
 	}

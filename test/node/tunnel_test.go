@@ -169,7 +169,7 @@ func TestPrivilegedTunnel_WithoutIPv4(t *testing.T) {
 // While the API server is unavailable, a new pod has a provisional identity of its node only. It still reaches pods of other nodes.
 func TestPrivilegedTunnel_PodWithAProvisionalIdentity(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel", "--identity-grace=1s")
 	one, two := all[0], all[1]
 	server := two.startPod(t, "server", map[string]string{"app": "server"})
 	one.putPod("late", map[string]string{"app": "late"})
@@ -210,13 +210,14 @@ func TestPrivilegedTunnel_TooBig(t *testing.T) {
 			if err := nodekit.TCP(one.Host(), server, target, 1<<20); err != nil {
 				t.Errorf("%s: a stream of the node: %v", family.name, err)
 			}
-			frames, err := nodekit.Capture(client, "eth0", func() error {
+			reported := func(p gopacket.Packet) bool { return tooBig(p) == fits }
+			frames, err := nodekit.CaptureUntil(client, "eth0", anyFrame(reported), func() error {
 				return nodekit.SendFrame(client, "eth0", bigDatagram(t, from, client.Addr(family.ipv6), target))
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.ContainsFunc(decoded(frames), func(p gopacket.Packet) bool { return tooBig(p) == fits }) {
+			if !slices.ContainsFunc(decoded(frames), reported) {
 				t.Errorf("%s: no ICMP error says that %d bytes fit: %v", family.name, fits, decoded(frames))
 			}
 		}

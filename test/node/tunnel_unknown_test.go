@@ -19,7 +19,7 @@ import (
 // and they never count as the entity world. Pods with an identity that is new to the disconnected node stay unknown.
 func TestPrivilegedTunnel_UnknownRemotePods(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional, "--prometheus-serve-addr", metricsAddress)
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
 	one, two := all[0], all[1]
 	two.server.Put(&ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "server"}, Spec: json.RawMessage(
 		`{"endpointSelector": {"matchLabels": {"app": "server"}}, "ingress": [{"fromEndpoints": [{"matchLabels": {"app": "client"}}]}, {"fromEntities": ["world"]}]}`)},

@@ -95,7 +95,7 @@ func tunnelPods(t *testing.T, all []kubeNode) map[*nodekit.Node][2]*nodekit.Pod 
 // lost. reached waits until the current agent has replaced the objects of the previous one.
 func tunnelUpAndDown(t *testing.T, other string, reached func(t *testing.T, n kubeNode, upgraded bool)) {
 	t.Helper()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional)
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
 	pods := tunnelPods(t, all)
 	one, two := pods[all[0].Node], pods[all[1].Node]
 	var paths []load.Path
@@ -146,7 +146,7 @@ func ipcachePins(t *testing.T, n *nodekit.Node) map[string]bool {
 // API server. Hooks stay unchanged until the map is filled, and pods of both nodes reach each other.
 func crashesBeforeMapsAreFilled(t *testing.T, other string) {
 	t.Helper()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional)
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
 	pods := tunnelPods(t, all)
 	one, two := all[0], all[1]
 	from, to := pods[one.Node][0], pods[two.Node][0]

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -46,13 +47,23 @@ func SendFrame(from NetNS, device string, frame []byte) error {
 	})
 }
 
+const captureBuffer = 8 << 20 // bytes; holds all frames while the reader has no CPU
+
 // Capture captures the frames that a device of a place receives and sends, during f and a short time afterwards.
 func Capture(at NetNS, device string, f func() error) (frames [][]byte, err error) {
+	return CaptureUntil(at, device, nil, f)
+}
+
+// CaptureUntil does the same, and waits for a required frame unless required is nil: a busy machine delays frames.
+func CaptureUntil(at NetNS, device string, required func(frame []byte) bool, f func() error) (frames [][]byte, err error) {
 	var fd int
 	if err := at.Do(func() (err error) { fd, err = packetSocket(device); return err }); err != nil {
 		return nil, err
 	}
 	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer); err != nil {
+		return nil, fmt.Errorf("enlarge the buffer of a packet socket: %w", err)
+	}
 	if err := f(); err != nil {
 		return nil, err
 	}
@@ -61,9 +72,13 @@ func Capture(at NetNS, device string, f func() error) (frames [][]byte, err erro
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &pause); err != nil {
 		return nil, err
 	}
+	deadline := time.Now().Add(answerTimeout)
 	for buffer := make([]byte, 1<<16); ; {
 		n, err := unix.Read(fd, buffer)
 		if errors.Is(err, unix.EAGAIN) {
+			if required != nil && !slices.ContainsFunc(frames, required) && time.Now().Before(deadline) {
+				continue
+			}
 			return frames, nil
 		}
 		if errors.Is(err, unix.EINTR) {

@@ -28,7 +28,7 @@ func TestPrivilegedInstall(t *testing.T) {
 // removed restores the initial state of the cluster: without Waggle, and with nodes without conditions and annotations of agents.
 func removed(t *testing.T, c *kube.Cluster, manifests string) {
 	t.Helper()
-	if _, err := c.KubectlInput(t.Context(), manifests, "delete", "--timeout=60s", "-f", "-"); err != nil {
+	if _, err := c.KubectlInput(t.Context(), manifests, "delete", "--timeout=3m", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range c.Nodes {
@@ -99,7 +99,7 @@ func clusterAccount(t *testing.T, c *kube.Cluster) {
 }
 
 func established(t *testing.T, c *kube.Cluster) {
-	if out, err := c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd", "-l", "app.kubernetes.io/managed-by=waggle"); err != nil ||
+	if out, err := c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=3m", "crd", "-l", "app.kubernetes.io/managed-by=waggle"); err != nil ||
 		strings.Count(out, "condition met") != 7 {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -90,8 +90,8 @@ func (w *world) serve(t *testing.T, pod kube.Pod) {
 // tunnels requires that the status of a node reports the tunnel.
 func (w *world) tunnels(t *testing.T, n *kube.Node) {
 	t.Helper()
-	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, tunnelled) {
-		t.Fatalf("the status of %s does not say %q: %v\n%s", n.Name, tunnelled, err, status)
+	if err := n.WaitStatus(t.Context(), func(status string) bool { return strings.Contains(status, tunnelled) }); err != nil {
+		t.Fatalf("the status of %s does not say %q: %v", n.Name, tunnelled, err)
 	}
 }
 

@@ -46,7 +46,7 @@ func Local(t *testing.T, w *World) {
 	}
 	for node, want := range map[*kube.Node]string{w.A: "503", w.B: "200"} {
 		if err := w.WaitFor(t.Context(), "the health check port of "+node.Name, func() error {
-			out, err := w.RunOutside(t.Context(), "sh", "-c", "printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' | busybox nc -w 2 "+node.IPv4+" 30099")
+			out, err := w.RunOutside(t.Context(), "sh", "-c", "printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' | busybox nc -w 15 "+node.IPv4+" 30099")
 			if err == nil && !strings.Contains(out, " "+want+" ") {
 				err = fmt.Errorf("want %s: %s", want, out)
 			}

@@ -17,7 +17,7 @@ kind: Pod
 metadata: {name: %[1]s, labels: {app: %[1]s}}
 spec:
   nodeName: %[2]s
-  terminationGracePeriodSeconds: 60
+  terminationGracePeriodSeconds: 600
   automountServiceAccountToken: false
   containers:
     - name: main
@@ -41,7 +41,7 @@ func unready(t *testing.T, s *stays) {
 func ending(t *testing.T, s *stays) {
 	cluster := s.Service(t, "ending", "NodePort", 88, "app: ending", "")
 	inside, node := kube.BothTargets("80", cluster...), kube.BothTargets("30088", s.B.IPv4, s.B.IPv6)
-	s.ApplyManifest(t, lateServer, "ending", s.B.Name, "lifecycle: {preStop: {sleep: {seconds: 40}}}")
+	s.ApplyManifest(t, lateServer, "ending", s.B.Name, "lifecycle: {preStop: {sleep: {seconds: 590}}}")
 	s.CheckReplies(t, s.FromPod(t, "one"), "ending", s.one, inside...)
 	ips, err := s.PodIPs(t.Context(), "default/ending")
 	if err != nil {
@@ -76,6 +76,9 @@ func ending(t *testing.T, s *stays) {
 	// The terminating server still accepts direct connections.
 	if got, err := s.FromPod(t, "one")(kube.Targets("tcp", "8080", ips...)...); err != nil {
 		t.Errorf("the first server by its own addresses: %q, %v", got, err)
+	}
+	if err := s.Delete(t.Context(), "/api/v1/namespaces/default/pods/ending?gracePeriodSeconds=0"); err != nil {
+		t.Error(err)
 	}
 }
 

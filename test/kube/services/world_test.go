@@ -54,8 +54,8 @@ func newWorld(t *testing.T) *world {
 	})
 	for _, n := range c.Nodes {
 		w.route(t, n)
-		if status, err := n.Waggle(t.Context(), "status"); err != nil || !servesServices.MatchString(status) {
-			t.Fatalf("the status of %s does not say that Waggle serves Services: %v\n%s", n.Name, err, status)
+		if err := n.WaitStatus(t.Context(), servesServices.MatchString); err != nil {
+			t.Fatalf("the status of %s does not say that Waggle serves Services: %v", n.Name, err)
 		}
 	}
 	return w

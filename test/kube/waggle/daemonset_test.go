@@ -63,22 +63,26 @@ func runsWithPrintedManifests(t *testing.T, shared *kube.Cluster) {
 		status, err := n.Waggle(t.Context(), "status")
 		t.Fatalf("the agent's status: %v\n%s", err, status)
 	}
-	test, err := n.Waggle(t.Context(), "db", "show", "self-tests")
-	if err != nil || !strings.Contains(test, "passed") {
-		t.Errorf("self-tests: %v\n%s", err, test)
+	if err := c.WaitFor(t.Context(), "the self-test to pass", func() error { return passed(t, n) }); err != nil {
+		t.Error(err)
 	}
 	for program, want := range map[string]uint64{"waggle-agent --config-dir": agentCapabilities, "waggle-agent setup": 0} {
 		if err := hasCapabilities(t.Context(), n, program, want); err != nil {
 			t.Error(err)
 		}
 	}
-	if status, err := n.Waggle(t.Context(), "status"); err != nil || strings.Contains(status, "not permitted") || strings.Contains(status, "read-only") {
-		t.Errorf("the agent lacks a right: %v\n%s", err, status)
+	if err := n.WaitStatus(t.Context(), func(status string) bool {
+		if strings.Contains(status, "not permitted") || strings.Contains(status, "read-only") {
+			t.Errorf("the agent lacks a right:\n%s", status)
+		}
+		return true
+	}); err != nil {
+		t.Error(err)
 	}
 	if err := c.RunPod(t.Context(), kube.Pod{Name: "client"}); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := c.Exec(t.Context(), "client", "ping", "-c", "1", "-W", "2", n.IPv4); err != nil {
+	if out, err := c.Exec(t.Context(), "client", "ping", "-c", "1", "-W", "15", n.IPv4); err != nil {
 		t.Errorf("a pod does not reach its node: %v\n%s", err, out)
 	}
 	if err := c.DeletePod(t.Context(), "client"); err != nil {

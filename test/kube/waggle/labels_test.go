@@ -17,7 +17,7 @@ import (
 func template(app string, annotations map[string]string) map[string]any {
 	return map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": app}, "annotations": annotations},
 		"spec": map[string]any{"terminationGracePeriodSeconds": 0, "containers": []map[string]any{{"name": "main", "image": kube.ClientImage,
-			"imagePullPolicy": "Never", "command": []string{"sleep", "1000000"}}}}}
+			"imagePullPolicy": "Never", "command": []string{"sleep", "1000000"}, "resources": map[string]any{"requests": map[string]string{"cpu": "10m"}}}}}}
 }
 
 // publishedIdentities returns the identities in the CiliumEndpoints of an app's pods, by pod.

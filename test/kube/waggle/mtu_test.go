@@ -41,7 +41,7 @@ func runningPodsFollowMTU(t *testing.T, shared *kube.Cluster) {
 		}
 		has(mtu, mtu-50)
 		for _, addr := range []string{n.IPv4, n.IPv6} {
-			if out, err := c.Exec(t.Context(), "running", "ping", "-c", "1", "-W", "2", "-s", strconv.Itoa(mtu-200), addr); err != nil {
+			if out, err := c.Exec(t.Context(), "running", "ping", "-c", "1", "-W", "15", "-s", strconv.Itoa(mtu-200), addr); err != nil {
 				t.Errorf("with an MTU of %d the pod does not reach %s: %v\n%s", mtu, addr, err, out)
 			}
 		}

@@ -260,7 +260,12 @@ func TestPrivilegedNode_IPv6Only(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if status, err := n.Waggle(t.Context(), "status"); err != nil || strings.Contains(status, "10.") && strings.Contains(status, "IPv4 pod CIDR") {
-		t.Errorf("%v\n%s", err, status)
+	if err := n.WaitStatus(t.Context(), func(status string) bool {
+		if strings.Contains(status, "10.") && strings.Contains(status, "IPv4 pod CIDR") {
+			t.Errorf("there is a range of IPv4:\n%s", status)
+		}
+		return true
+	}); err != nil {
+		t.Error(err)
 	}
 }

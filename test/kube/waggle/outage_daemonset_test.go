@@ -83,8 +83,8 @@ func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(out, "from the copy on disk of ") {
-		t.Errorf("the status does not say that it is a copy: %v\n%s", err, out)
+	if err := n.WaitStatus(t.Context(), func(status string) bool { return strings.Contains(status, "from the copy on disk of ") }); err != nil {
+		t.Errorf("the status does not say that it is a copy: %v", err)
 	}
 	newSandbox(t, c, n, "crashing", peers[0])
 	knowsLabels(t, n, "crashing")

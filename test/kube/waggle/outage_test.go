@@ -62,8 +62,8 @@ func TestPrivilegedOutage_PodsKeepRunning(t *testing.T) {
 	// The agent restarts from its snapshot on disk, without the API server.
 	stop(t, p)
 	p = readyAgent(t, n, flags...)
-	if out, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(out, "from the copy on disk of ") {
-		t.Errorf("the status does not say that it is a copy: %v\n%s", err, out)
+	if err := n.WaitStatus(t.Context(), func(status string) bool { return strings.Contains(status, "from the copy on disk of ") }); err != nil {
+		t.Errorf("the status does not say that it is a copy: %v", err)
 	}
 
 	// A pod that kubelet knows gets a new sandbox, with the labels in the snapshot.
@@ -264,7 +264,7 @@ func inContainer(n *kube.Node, container string, script string) []string {
 }
 
 func pingOnce(ctx context.Context, n *kube.Node, container, peer string) error {
-	out, err := n.Run(ctx, inContainer(n, container, "ping -c 1 -W 2 "+peer)...)
+	out, err := n.Run(ctx, inContainer(n, container, "ping -c 1 -W 15 "+peer)...)
 	if err != nil {
 		return fmt.Errorf("ping %s: %w\n%s", peer, err, out)
 	}

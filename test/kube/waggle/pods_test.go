@@ -52,7 +52,7 @@ func manyAtOnce(t *testing.T, shared *kube.Cluster) {
 	}
 	before := inventory(t, n)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	began := time.Now()
 	forEach(t, count, func(i int) error {
@@ -72,18 +72,23 @@ func manyAtOnce(t *testing.T, shared *kube.Cluster) {
 	forEach(t, count, func(i int) error {
 		script := ""
 		for _, target := range append(append([]string{n.IPv4, n.IPv6}, addresses[(i+1)%count]...), kube.ServerAddresses()...) {
-			script += "ping -c 1 -W 2 " + target + " >/dev/null || { echo no answer from " + target + "; exit 1; }; "
+			script += "ping -c 1 -W 15 " + target + " >/dev/null || { echo no answer from " + target + "; exit 1; }; "
 		}
-		script += fmt.Sprintf("nc -w 2 %s %s </dev/null || { echo the API server refuses; exit 1; }", kube.ServerAddresses()[0], kube.ServerPort)
+		script += fmt.Sprintf("nc -w 15 %s %s </dev/null || { echo the API server refuses; exit 1; }", kube.ServerAddresses()[0], kube.ServerPort)
 		out, err := c.Exec(ctx, podName(i), "sh", "-c", script)
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", podName(i), out, err)
 		}
 		return nil
 	})
-	endpoints, err := c.Kubectl(ctx, "get", "ciliumendpoints", "-o", "name")
-	if err != nil || strings.Count(endpoints, "\n") != count {
-		t.Errorf("want %d CiliumEndpoints: %v\n%s", count, err, endpoints)
+	if err := c.WaitFor(t.Context(), "the CiliumEndpoints of all pods", func() error {
+		endpoints, err := c.Kubectl(ctx, "get", "ciliumendpoints", "-o", "name")
+		if err == nil && strings.Count(endpoints, "\n") != count {
+			err = fmt.Errorf("want %d CiliumEndpoints:\n%s", count, endpoints)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 	reportLatency(t, n)
 

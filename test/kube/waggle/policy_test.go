@@ -84,11 +84,19 @@ func (w *policyWorld) connections(from string) (all []tcp) {
 	return all
 }
 
+// patience is the time in seconds that each attempt gets in a series of tries of connections: longer in later ones, in case the machine is busy.
+type patience int
+
+func (p *patience) next() int {
+	*p = min(max(1, 2**p), 15)
+	return int(*p)
+}
+
 // reached tries connections of one pod, or of the node, concurrently and returns the successful ones.
-func (w *policyWorld) reached(ctx context.Context, from string, all []tcp) (list []string, err error) {
+func (w *policyWorld) reached(ctx context.Context, from string, all []tcp, seconds int) (list []string, err error) {
 	var script strings.Builder
 	for _, c := range all {
-		fmt.Fprintf(&script, "(busybox nc -w 1 %s %s </dev/null >/dev/null 2>&1 && echo %s) & ", c.ip, c.port, c)
+		fmt.Fprintf(&script, "(busybox nc -w %d %s %s </dev/null >/dev/null 2>&1 && echo %s) & ", seconds, c.ip, c.port, c)
 	}
 	script.WriteString("wait; true")
 	var out string
@@ -113,8 +121,9 @@ func (w *policyWorld) compare(t *testing.T, want func(tcp) bool) {
 		left := w.connections(from)
 		group.Go(func() error {
 			var leaks []tcp
+			var tries patience
 			err := w.WaitFor(t.Context(), "the connections of "+from, func() error {
-				got, err := w.reached(t.Context(), from, left)
+				got, err := w.reached(t.Context(), from, left, tries.next())
 				var missing []tcp
 				for _, c := range left {
 					switch answered := slices.Contains(got, c.String()); {
@@ -227,8 +236,9 @@ func groupsOfCIDRs(t *testing.T, w *policyWorld) {
 	server := w.apiServer(t)
 	reached := func(what string, want bool) {
 		t.Helper()
+		var tries patience
 		if err := w.WaitFor(t.Context(), what, func() error {
-			got, err := w.reached(t.Context(), server.from, []tcp{server})
+			got, err := w.reached(t.Context(), server.from, []tcp{server}, tries.next())
 			if err == nil && (len(got) > 0) != want {
 				err = fmt.Errorf("x/a reaches %v", got)
 			}

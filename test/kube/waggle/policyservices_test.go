@@ -30,8 +30,9 @@ func (w *policyWorld) reaches(t *testing.T, what string, peers ...string) {
 		}
 	}
 	slices.Sort(want)
+	var tries patience
 	if err := w.WaitFor(t.Context(), what, func() error {
-		got, err := w.reached(t.Context(), "x/a", all)
+		got, err := w.reached(t.Context(), "x/a", all, tries.next())
 		if err == nil && !slices.Equal(got, want) {
 			err = fmt.Errorf("x/a reaches %v, want %v", got, want)
 		}

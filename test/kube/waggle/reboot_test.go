@@ -50,8 +50,14 @@ func endedMeanwhile(t *testing.T, shared *kube.Cluster) {
 	if err := sameEndpoints(t, n, lasting); err != nil {
 		t.Error(err)
 	}
-	if out, err := n.Waggle(t.Context(), "db", "show", "collected-endpoints"); err != nil || !strings.Contains(out, "unheard") {
-		t.Errorf("the table does not report the removed endpoint: %v\n%s", err, out)
+	if err := c.WaitFor(t.Context(), "the table to report the removed endpoint", func() error {
+		out, err := n.Waggle(t.Context(), "db", "show", "collected-endpoints")
+		if err == nil && !strings.Contains(out, "unheard") {
+			err = errors.New(out)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 
 	for _, keep := range []bool{false, true} {

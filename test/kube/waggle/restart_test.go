@@ -112,8 +112,10 @@ func update(t *testing.T, c *kube.Cluster, image string, flags ...string) error 
 // hang makes a running agent hold a write transaction on a table that every pod needs, until kubelet has restarted the agent.
 func hang(t *testing.T, c *kube.Cluster, n *kube.Node) error {
 	t.Helper()
-	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, fmt.Sprintf("datapath generation %d", otherGeneration)) {
-		return fmt.Errorf("it is not the other agent: %w\n%s", err, status)
+	if err := n.WaitStatus(t.Context(), func(status string) bool {
+		return strings.Contains(status, fmt.Sprintf("datapath generation %d", otherGeneration))
+	}); err != nil {
+		return fmt.Errorf("it is not the other agent: %w", err)
 	}
 	pid := agentPID(t, n)
 	if err := n.WriteFile("/run/waggle/freeze", frozenTable, 0o600); err != nil {
@@ -171,11 +173,11 @@ func sameEndpoints(t *testing.T, n *kube.Node, before []endpoint) error {
 	return err
 }
 
-// conversation is the command of a pod for a peer: one connection with twenty echoed lines a second, and ten pings a second. The command runs outside the
-// runtime's processes, because the runtime restarts as well.
+// conversation is the command of a pod for a peer: one connection with twenty echoed lines a second, and ten pings a second. It ends when ping
+// sleeps, and so has read all replies. The command runs outside the runtime's processes, because the runtime restarts as well.
 const conversation = `
 { { i=0; until [ -e /hush ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo $i > /said-%[1]d; } | nc %[2]s 9000 > /heard-%[1]d; echo $? > /ended-%[1]d; } &
-{ ping -i 0.1 -W 2 %[2]s > /pings-%[1]d & p=$!; until [ -e /hush ]; do sleep 0.1; done; sleep 0.2; kill -INT $p; wait $p; echo $? > /pinged-%[1]d; } &
+{ ping -i 0.1 -W 2 %[2]s > /pings-%[1]d & p=$!; until [ -e /hush ]; do sleep 0.1; done; sleep 0.2; until awk '/^State:/ {exit $2 != "S"}' /proc/$p/status; do sleep 0.1; done; kill -INT $p; wait $p; echo $? > /pinged-%[1]d; } &
 `
 
 // converse creates two pods that exchange traffic in both families until the caller calls hush, which requires that no answer is missing.

@@ -54,11 +54,15 @@ func podsOfPreviousNetwork(t *testing.T, shared *kube.Cluster) {
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	old := c.Namespace + "/old"
 	unmanaged(t, c, n, old)
-	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, "1 run without an endpoint") || !strings.Contains(status, old) {
-		t.Errorf("the status does not name the pod: %v\n%s", err, status)
+	if err := n.WaitStatus(t.Context(), func(status string) bool {
+		return strings.Contains(status, "1 run without an endpoint") && strings.Contains(status, old)
+	}); err != nil {
+		t.Errorf("the status does not name the pod: %v", err)
 	}
-	if status, err := n.Waggle(t.Context(), "status", "-o", "json"); err != nil || !strings.Contains(strings.Join(strings.Fields(status), ""), `"unmanaged-pods":["`+old+`"]`) {
-		t.Errorf("the status in JSON does not name the pod: %v\n%s", err, status)
+	if err := n.WaitStatus(t.Context(), func(status string) bool {
+		return strings.Contains(strings.Join(strings.Fields(status), ""), `"unmanaged-pods":["`+old+`"]`)
+	}, "-o", "json"); err != nil {
+		t.Errorf("the status in JSON does not name the pod: %v", err)
 	}
 
 	// A pod that is created again has Waggle's network, and so has a static pod.

@@ -99,22 +99,28 @@ func untoldWhileTestFails(t *testing.T, c *kube.Cluster, n *kube.Node) {
 			t.Error("the self-test failed and the network is called available")
 		}
 	}
-	// Both rows have a readable reason.
-	updates := rows[struct{ Name, State, Message string }](t, n, "node-updates")
-	for _, u := range updates {
-		if u.State != "waiting" || !strings.Contains(u.Message, "self-test") {
-			t.Errorf("the row of %s says %s: %s", u.Name, u.State, u.Message)
+	// Both rows have a readable reason. They follow the self-test.
+	if err := c.WaitFor(t.Context(), "the reasons why nothing is written to the Node", func() error {
+		updates, err := readRows[struct{ Name, State, Message string }](t, n, "node-updates")
+		if err == nil && len(updates) < 2 {
+			err = fmt.Errorf("the rows of what is written to the Node are %+v", updates)
 		}
-	}
-	if len(updates) < 2 {
-		t.Errorf("the rows of what is written to the Node are %+v", updates)
+		for _, u := range updates {
+			if u.State != "waiting" || !strings.Contains(u.Message, "self-test") {
+				err = errors.Join(err, fmt.Errorf("the row of %s says %s: %s", u.Name, u.State, u.Message))
+			}
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 }
 
 // talk pings peers from a pod, ten times a second, until the caller calls the returned function, which requires that no answer is missing.
 func talk(t *testing.T, n *kube.Node, pod string, peers ...string) (hush func()) {
 	t.Helper()
-	const script = `ping -i 0.1 -W 2 %s > /talk-%d & p=$!; while [ ! -e /hush ]; do sleep 0.1; done; kill -INT $p; wait $p; cat /talk-%d | ` + sumUp
+	// When ping sleeps, it has read all replies.
+	const script = `ping -i 0.1 -W 2 %s > /talk-%d & p=$!; while [ ! -e /hush ]; do sleep 0.1; done; until awk '/^State:/ {exit $2 != "S"}' /proc/$p/status; do sleep 0.1; done; kill -INT $p; wait $p; cat /talk-%d | ` + sumUp
 	container := containersOf(t, n)[pod]
 	output, group := make([]string, len(peers)), &errgroup.Group{}
 	for i, peer := range peers {
@@ -340,7 +346,7 @@ func cleaned(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 			t.Error(err)
 		}
 	}
-	if _, err := c.Kubectl(t.Context(), "rollout", "status", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=90s"); err != nil {
+	if _, err := c.Kubectl(t.Context(), "rollout", "status", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=5m"); err != nil {
 		out, _ := c.Kubectl(t.Context(), "logs", "-n", "kube-system", "ds/waggle-cleanup", "-c", "cleanup")
 		t.Fatal(err, out)
 	}
@@ -352,7 +358,7 @@ func cleaned(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Kubectl(t.Context(), "delete", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=60s"); err != nil {
+	if _, err := c.Kubectl(t.Context(), "delete", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=3m"); err != nil {
 		t.Error(err)
 	}
 }
@@ -374,7 +380,7 @@ func forgotten(t *testing.T, c *kube.Cluster, n *kube.Node, object string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.KubectlInput(t.Context(), definitions, "delete", "-f", "-", "--timeout=60s"); err != nil {
+	if _, err := c.KubectlInput(t.Context(), definitions, "delete", "-f", "-", "--timeout=3m"); err != nil {
 		t.Error(err)
 	}
 	for _, args := range [][]string{

@@ -109,6 +109,7 @@ func (l *Load) lie(rate int) {
 			return true
 		}
 		p.sent++
+		l.sent.lies.Add(1)
 		if p.arrived.Load() > before {
 			l.faults.add(p.Name, "a forbidden frame arrived: %x", frame)
 		}

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,10 +85,22 @@ type Load struct {
 	// handshake is the value of [connection.underway] for an idle connection.
 	handshake int
 	short     Connects
+	sent      amounts
 	// Missed slots, see [Load.every].
 	missedDatagrams, missedLies int
 	backlog                     uint64 // packets that the machine dropped before the start
 	turn                        *Turn
+}
+
+// amounts counts the traffic that a load has sent so far.
+type amounts struct{ messages, datagrams, connects, lies atomic.Int64 }
+
+// soFar returns a report with the amounts of traffic only.
+func (l *Load) soFar() Report {
+	r := Report{Rates: l.rates, TCP: TCP{Messages: int(l.sent.messages.Load())}, UDP: UDP{Sent: int(l.sent.datagrams.Load())},
+		Connects: Connects{Done: int(l.sent.connects.Load())}, Denied: Denied{Sent: int(l.sent.lies.Load())}}
+	r.Duration = l.At() // last, so that the traffic of this duration is not less
+	return r
 }
 
 // processors is the minimum of the runtime's GOMAXPROCS. A waking sender needs a processor, and on a machine with two CPUs all processors may be held by
@@ -187,12 +200,20 @@ func (l *Load) Turn() *Turn { return l.turn }
 // LastAtLeast waits until the load has run for the duration d.
 func (l *Load) LastAtLeast(d time.Duration) { l.sleep(d - l.At()) }
 
-// Stop ends the traffic, waits for packets in flight, and reports.
+// catchUp limits the time that a load continues after [Load.Stop], because its senders had no CPU before.
+const catchUp = 15 * time.Second
+
+// Stop ends the traffic, waits for packets in flight, and reports. Too little traffic proves nothing, see [Report.inconclusive], so it first continues for up to
+// catchUp.
 func (l *Load) Stop() (_ Report, err error) {
 	defer func() { err = errors.Join(err, l.turn.Release()) }()
+	sent := l.soFar()
+	for deadline := time.Now().Add(catchUp); len(sent.inconclusive()) > 0 && time.Now().Before(deadline); sent = l.soFar() {
+		time.Sleep(tick)
+	}
 	close(l.stop)
 	l.senders.Wait()
-	r := Report{Rates: l.rates, Duration: l.At(), TCP: l.tcp, Connects: l.short}
+	r := Report{Rates: l.rates, Duration: sent.Duration, TCP: l.tcp, Connects: l.short}
 	r.UDP.Overslept, r.Denied.Overslept = l.missedDatagrams, l.missedLies
 	for _, s := range l.streams {
 		s.finish(&r.UDP)

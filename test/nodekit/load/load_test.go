@@ -2,7 +2,9 @@ package load
 
 import (
 	"net"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,7 +88,14 @@ func TestPrivilegedLoad_ReportsLoss(t *testing.T) {
 	r := run(t, paths(bare), func() {
 		time.Sleep(300 * time.Millisecond)
 		readdress(1)
+		again, datagrams := counter(t, bare.Client(), "Tcp", "RetransSegs"), counter(t, bare.Client(), "Udp", "OutDatagrams")
 		time.Sleep(500 * time.Millisecond)
+		for deadline := time.Now().Add(replyTimeout); ; time.Sleep(tick) { // the senders may have had no CPU
+			lost := counter(t, bare.Client(), "Udp", "OutDatagrams") - datagrams
+			if counter(t, bare.Client(), "Tcp", "RetransSegs") > again && lost >= 10 || time.Now().After(deadline) {
+				break
+			}
+		}
 		readdress(1)
 		time.Sleep(300 * time.Millisecond)
 	})
@@ -96,6 +105,33 @@ func TestPrivilegedLoad_ReportsLoss(t *testing.T) {
 	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "did not arrive, sent at") {
 		t.Errorf("the error does not say what was lost: %v", err)
 	}
+}
+
+// counter returns a counter of a protocol in a network namespace (/proc/net/snmp).
+func counter(t *testing.T, at nodekit.NetNS, protocol, name string) int {
+	t.Helper()
+	var text []byte
+	if err := at.Do(func() (err error) { text, err = os.ReadFile("/proc/thread-self/net/snmp"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	var names []string // in the line that precedes the values
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if fields[0] != protocol+":" {
+			continue
+		}
+		if names == nil {
+			names = fields
+			continue
+		}
+		n, err := strconv.Atoi(fields[slices.Index(names, name)])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	t.Fatalf("there are no counters of %s", protocol)
+	return 0
 }
 
 // rememberServer adds a permanent neighbour entry for the server to the client.
@@ -147,8 +183,15 @@ func TestPrivilegedStream_FullBufferIsNotLoss(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for sent := 0; sent < 1<<15; sent++ { // faster than a reader of such a buffer
-		s.send()
+	// Bursts are faster than a reader of such a buffer, and no longer than the kernel's queue before it.
+	received := counter(t, bare.Server(), "Ip", "InReceives")
+	for deadline := time.Now().Add(replyTimeout); counter(t, bare.Server(), "Udp", "RcvbufErrors") == 0 && time.Now().Before(deadline); {
+		for range 500 {
+			s.send()
+		}
+		for received += 500; counter(t, bare.Server(), "Ip", "InReceives") < received && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
 	}
 	var u UDP
 	s.finish(&u)

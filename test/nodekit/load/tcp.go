@@ -91,6 +91,13 @@ func (s *server) close() error {
 	return err
 }
 
+// accepted returns the connection with a number, or nil if it is not accepted yet or has ended.
+func (s *server) accepted(number int) *net.TCPConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conns[number]
+}
+
 // dial connects from the calling thread's namespace.
 func (s *server) dial() (*net.TCPConn, error) {
 	conn, err := net.DialTimeout("tcp", s.addr, replyTimeout)
@@ -112,14 +119,17 @@ type connection struct {
 // underway returns the number of segments, in both directions, that were sent and have not arrived yet, by the counters of both ends. It includes the
 // segments of the handshake that a socket does not count, which are equally many for every connection.
 func (c *connection) underway() int {
-	c.server.mu.Lock()
-	far := c.server.conns[c.number]
-	c.server.mu.Unlock()
+	far := c.server.accepted(c.number)
 	if far == nil {
 		return 0
 	}
-	a, b := info(c.TCPConn), info(far)
-	return int(a.Segs_out) - int(b.Segs_in) + int(b.Segs_out) - int(a.Segs_in)
+	for a := info(c.TCPConn); ; {
+		b, again := info(far), info(c.TCPConn)
+		if a.Segs_out == again.Segs_out && a.Segs_in == again.Segs_in { // the counters of both ends are of one moment
+			return int(a.Segs_out) - int(b.Segs_in) + int(b.Segs_out) - int(a.Segs_in)
+		}
+		a = again
+	}
 }
 
 // connect opens the long connections, equally many on each path, and checks each once.
@@ -137,6 +147,11 @@ func (l *Load) connect(count int) ([]*connection, error) {
 					return err
 				}
 				all = append(all, &connection{TCPConn: conn, server: s, number: number, path: s.path, rand: newRandom(1, uint64(len(all)))})
+				for deadline := time.Now().Add(replyTimeout); s.accepted(number) == nil; time.Sleep(time.Millisecond) { // before the next one
+					if time.Now().After(deadline) {
+						return errors.New("the server does not accept a connection")
+					}
+				}
 			}
 			return nil
 		}); err != nil {
@@ -166,6 +181,7 @@ func (l *Load) converse(c *connection, period, offset time.Duration) {
 		err := exchange(c, c.rand)
 		took := time.Since(begin)
 		count++
+		l.sent.messages.Add(1)
 		longest = max(longest, took)
 		if err != nil {
 			whole = false
@@ -325,6 +341,7 @@ func (l *Load) connectOnce(s *server, random *rand.Rand) {
 	if err != nil || again > 0 {
 		l.faults.add(s.path.Name, "short connection: %d segments sent again in %v: %v", again, took, err)
 	}
+	l.sent.connects.Add(1)
 	l.faults.mu.Lock()
 	defer l.faults.mu.Unlock()
 	l.short.Longest = max(l.short.Longest, took)

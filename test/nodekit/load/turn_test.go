@@ -76,10 +76,14 @@ func TestPrivilegedTakeTurn_EndsWithTheTest(t *testing.T) {
 				begun <- l
 			}
 		}()
-		ctx, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer stop()
-		if sent, err := turn.Flood(ctx, bare.Client(), "eth0", 1000, [][]byte{make([]byte, 60)}); err != nil || sent == 0 {
-			t.Errorf("%d frames were sent: %v", sent, err)
+		for sent := 0; sent == 0; { // a test without a CPU sends nothing
+			ctx, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			n, err := turn.Flood(ctx, bare.Client(), "eth0", 1000, [][]byte{make([]byte, 60)})
+			stop()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent = n
 		}
 		if len(begun) > 0 {
 			t.Error("a load began beside the flood")

@@ -99,6 +99,7 @@ func (l *Load) sendDatagrams(rate int) {
 	l.missedDatagrams = each * l.everyBy(l.sleepThread, tick, 0, func() bool {
 		for range each {
 			l.streams[next%len(l.streams)].send()
+			l.sent.datagrams.Add(1)
 			next++
 		}
 		return true

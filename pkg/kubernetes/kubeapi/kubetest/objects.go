@@ -182,7 +182,7 @@ func (s *Server) Remove(r kubeapi.Resource, namespace, name string) bool {
 }
 
 // awaitTimeout is the timeout of Await.
-const awaitTimeout = 60 * time.Second
+const awaitTimeout = 2 * time.Minute
 
 // Await fails the test unless condition becomes true. It evaluates condition again after every change of an object and every request.
 func (s *Server) Await(t testing.TB, what string, condition func() bool) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,8 +117,17 @@ func (s *Server) listen() (net.Listener, error) {
 	if s.network != nil {
 		return s.network.listen(s.address), nil
 	}
-	return (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.address)
+	for deadline := time.Now().Add(listenTimeout); ; time.Sleep(10 * time.Millisecond) {
+		listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.address)
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
+			return listener, err
+		}
+	}
 }
+
+// listenTimeout limits the wait for the port of a server that starts again. A client that connects to the port meanwhile may get it as its own port, and is
+// then connected to itself, until it closes the connection.
+const listenTimeout = time.Minute
 
 // Stop closes the port and every connection, including watches. The objects stay.
 func (s *Server) Stop() {

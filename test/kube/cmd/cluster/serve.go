@@ -70,7 +70,7 @@ func hold(c choices) int {
 }
 
 func start(ctx context.Context, c choices) (*kube.Cluster, error) {
-	limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	limited, cancel := context.WithTimeout(ctx, 6*time.Minute)
 	defer cancel()
 	cluster, err := kube.New(limited, kube.Options{Nodes: c.nodes, ClusterCIDR: kube.DualStackCIDR, Controllers: kube.AllControllers, LogDir: file("logs")})
 	if err != nil {
@@ -114,7 +114,7 @@ metadata: {name: on-%[1]s, labels: {app: on-nodes}}
 spec:
   nodeName: %[1]s
   terminationGracePeriodSeconds: 0
-  containers: [{name: main, image: %[2]q, imagePullPolicy: Never, command: [sleep, "1000000"]}]
+  containers: [{name: main, image: %[2]q, imagePullPolicy: Never, command: [sleep, "1000000"], resources: {requests: {cpu: 10m}}}]
 `, n.Name, kube.ClientImage)
 	}
 	return text

@@ -14,7 +14,8 @@ import (
 
 const (
 	answerWithin   = 20 * time.Second       // default timeout of a connection: on a busy machine a process can be without a CPU for more than 10 s
-	datagramWithin = 500 * time.Millisecond // timeout after which a datagram counts as lost
+	datagramWithin = 500 * time.Millisecond // timeout after which a datagram of many counts as lost
+	onlyDatagram   = 5 * time.Second        // timeout of a single datagram
 )
 
 var errNoAnswer = errors.New("no answer")
@@ -24,6 +25,7 @@ type client struct {
 	network  string // one of networks
 	target   netip.AddrPort
 	within   time.Duration // timeout of a request over a connection
+	lost     time.Duration // timeout of a datagram
 	kept     net.Conn      // of tcp-kept
 	answers  *bufio.Reader // of kept
 	socket   *net.UDPConn
@@ -39,7 +41,7 @@ func newClient(target string, within time.Duration) (*client, error) {
 		return nil, fmt.Errorf("no network %q: want one of %s", network, strings.Join(networks, ", "))
 	}
 	at, err := netip.ParseAddrPort(address)
-	return &client{network: network, target: at, within: within}, err
+	return &client{network: network, target: at, within: within, lost: datagramWithin}, err
 }
 
 // request sends one request and returns "SERVER PORT CLIENT".
@@ -138,7 +140,7 @@ func (c *client) open() (err error) {
 }
 
 func (c *client) exchange(question string) (string, error) {
-	if err := c.socket.SetDeadline(time.Now().Add(datagramWithin)); err != nil {
+	if err := c.socket.SetDeadline(time.Now().Add(c.lost)); err != nil {
 		return "", err
 	}
 	if err := c.send(question); err != nil {

@@ -73,6 +73,7 @@ func requestAll(within time.Duration, targets []string) error {
 		asking.Go(func() {
 			c, err := newClient(target, within)
 			if err == nil {
+				c.lost = min(within, onlyDatagram)
 				answers[i], err = c.request(1)
 			}
 			if err != nil {
