@@ -119,8 +119,8 @@ func untoldWhileTestFails(t *testing.T, c *kube.Cluster, n *kube.Node) {
 // talk pings peers from a pod, ten times a second, until the caller calls the returned function, which requires that no answer is missing.
 func talk(t *testing.T, n *kube.Node, pod string, peers ...string) (hush func()) {
 	t.Helper()
-	// When ping sleeps, it has read all replies.
-	const script = `ping -i 0.1 -W 2 %s > /talk-%d & p=$!; while [ ! -e /hush ]; do sleep 0.1; done; until awk '/^State:/ {exit $2 != "S"}' /proc/$p/status; do sleep 0.1; done; kill -INT $p; wait $p; cat /talk-%d | ` + sumUp
+	// When ping sleeps, it has read all replies. A ping that has ended by itself is not awaited.
+	const script = `ping -i 0.1 -W 2 %s > /talk-%d & p=$!; while [ ! -e /hush ]; do sleep 0.1; done; while grep -qs '^State:.[^SZ]' /proc/$p/status; do sleep 0.1; done; kill -INT $p; wait $p; cat /talk-%d | ` + sumUp
 	container := containersOf(t, n)[pod]
 	output, group := make([]string, len(peers)), &errgroup.Group{}
 	for i, peer := range peers {
