@@ -174,11 +174,12 @@ func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
 	return n.Run(ctx, append([]string{n.Tool("waggle")}, args...)...)
 }
 
-// WaitStatus waits until the agent's status is as wanted. The exit code of "waggle status" is 1 while a module of the agent is degraded, if only for a moment.
+// WaitStatus waits until the agent's status is as wanted. The exit code of "waggle status" is 1 while a module of the agent is degraded, if only for a moment;
+// is gets the status of such a moment, too.
 func (n *Node) WaitStatus(ctx context.Context, is func(status string) bool, args ...string) error {
 	return n.cluster.WaitFor(ctx, "the status of "+n.Name, func() error {
 		status, err := n.Waggle(ctx, append([]string{"status"}, args...)...)
-		if err == nil && !is(status) {
+		if wanted := is(status); err == nil && !wanted {
 			err = errors.New(status)
 		}
 		return err
