@@ -41,10 +41,11 @@ func TestPrivilegedPolicy_MissingManifests_StaysEnforced(t *testing.T) {
 		}
 		return err
 	})
+	released := time.Now()
 	if err := os.Rename(dir+".away", dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := endOfADD(t.Context(), late, began, attached); err != nil { // ADD ends by itself
+	if err := endOfADD(t.Context(), late, began, released, attached); err != nil { // ADD ends by itself
 		t.Fatal(err)
 	}
 	for _, family := range families {
