@@ -47,7 +47,7 @@ var examined = map[string]string{
 	"test/node/conntrack_capacity_test.go listen":                                                               "each lost answer is asked for again on another connection",
 	"test/node/conntrack_test.go exchangeWithin":                                                                "answerTimeout for what must come, noReplyTimeout for what must not",
 	"test/node/identity_test.go identityOfCluster":                                                              "a number that comes too early; a busy machine makes it later",
-	"test/node/mtu_change_test.go whole":                                                                        "a second; its callers repeat what must come",
+	"test/node/mtu_change_test.go whole":                                                                        "answerTimeout, or a second if the callers repeat",
 	"test/node/masquerade_address_test.go checkSource":                                                          "answerTimeout for what must come; a shorter one is repeated",
 	"test/node/policy_advisories_test.go echoes":                                                                "its callers wait longer for what must come than for what must not",
 	"test/node/policy_attempts_test.go await":                                                                   "attempts that are repeated, or must not be answered",

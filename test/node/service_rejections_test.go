@@ -152,7 +152,7 @@ func (m *serviceFixture) rejectionsAreLimited(t *testing.T, _ bool) {
 			answers = m.receivedOutside(t) - before
 		}
 		if now := tickOf(t); now != tick {
-			return fmt.Errorf("the flood began in tick %d and ended in tick %d", tick, now)
+			return fmt.Errorf("the flood began in tick %d and ended in tick %d, with %d answers to %d requests", tick, now, answers, sent)
 		}
 		if sent < 2*refusalsInATick {
 			return fmt.Errorf("%d requests were sent, too few for a limit of %d", sent, refusalsInATick)
