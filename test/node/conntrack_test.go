@@ -116,7 +116,7 @@ func talkBriefly(network string, from nodekit.NetNS, server netip.AddrPort) (net
 	return talkWithin(noReplyTimeout, network, from, server)
 }
 
-// talkWithin does the same with a timeout of each reply. A datagram is sent in any case.
+// talkWithin does the same with a timeout of each reply. The first datagram is sent in any case.
 func talkWithin(limit time.Duration, network string, from nodekit.NetNS, server netip.AddrPort) (conn net.Conn, err error) {
 	dial := limit
 	if network == "udp" { // needs no reply
@@ -330,8 +330,8 @@ func TestPrivilegedConntrack_FullTable(t *testing.T) {
 	}
 }
 
-// newFlowIsDropped requires that the packets of a new flow are dropped because the table is full. It awaits their count with further attempts, because an
-// attempt of TCP may end before it sends a packet.
+// newFlowIsDropped requires that a new flow is not established because the table is full. It awaits the count of drops with further attempts, because an attempt
+// without a reply in time ends before the packet that would establish the flow.
 func newFlowIsDropped(t *testing.T, node *nodekit.Node, network string, from nodekit.NetNS, to netip.AddrPort) {
 	t.Helper()
 	before := dropsFor(t, node, events.FlowsFull)
@@ -388,8 +388,11 @@ func TestPrivilegedConntrack_NoisyNeighbour_LimitedToQuota(t *testing.T) {
 			}
 			before := dropsFor(t, node, events.FlowsShare)
 			for i := range 3 {
-				if conn, err := talkBriefly("udp", noisy, target); err == nil {
-					_ = conn.Close()
+				hog := dial(t, noisy, "udp", target)
+				if err := exchange(hog); err != nil {
+					t.Errorf("the first datagram of the hog's flow %d: %v", share+i+1, err)
+				}
+				if exchangeWithin(noReplyTimeout, hog) == nil { // the second one would establish the flow
 					t.Errorf("the hog's flow %d passes beyond its share", share+i+1)
 				}
 				conn, err := talk("udp", victim, target)
