@@ -4,9 +4,311 @@ import (
 	"math"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
+
+const mb = 1 << 20
+
+// heapBench is a heap whose sizes the test sets.
+type heapBench struct {
+	*testing.T
+	began time.Time
+
+	mu       sync.Mutex // guards the fields below
+	pacer    *heapPacer // does not change
+	now      heapSizes
+	percent  int
+	limit    int64
+	released []int // seconds from the begin to each release
+}
+
+// onHeap runs f with a heap that has as much garbage as live bytes, and with the memory limit of the environment.
+func onHeap(t *testing.T, live uint64, limit int64, f func(*heapBench)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &heapBench{T: t, began: time.Now(), now: heapSizes{live: live, objects: 2 * live, mapped: 3 * live}, limit: limit}
+		pacer := newHeapPacer(heapCalls{sizes: b.sizes, setPercent: b.setPercent, setLimit: b.setLimit, release: b.release})
+		defer pacer.stop()
+		b.mu.Lock()
+		b.pacer = pacer
+		b.mu.Unlock()
+		f(b)
+	})
+}
+
+func (b *heapBench) sizes() heapSizes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.now
+}
+
+func (b *heapBench) setPercent(percent int) (before int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before, b.percent = b.percent, percent
+	return before
+}
+
+func (b *heapBench) setLimit(limit int64) (before int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if before = b.limit; limit >= 0 {
+		b.limit = limit
+	}
+	return before
+}
+
+// release returns the excess.
+func (b *heapBench) release() {
+	b.mu.Lock()
+	b.released = append(b.released, int(time.Since(b.began)/time.Second))
+	pacer := b.pacer
+	b.mu.Unlock()
+	if !pacer.mu.TryLock() {
+		b.Error("a release holds the lock, and its collection waits for the lock")
+		return
+	}
+	pacer.mu.Unlock()
+	b.hold(0, 0)
+	b.collect()
+}
+
+// hold sets the bytes of garbage and of free memory.
+func (b *heapBench) hold(garbage, free uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.now.objects, b.now.free = b.now.live+garbage, free
+}
+
+// collect is a collection.
+func (b *heapBench) collect() {
+	b.Helper()
+	if !b.pacer.adjust() {
+		b.Error("the pacer has stopped")
+	}
+}
+
+// pass lets time pass and then compares the times of all releases, in seconds.
+func (b *heapBench) pass(seconds int, want ...int) {
+	b.Helper()
+	time.Sleep(time.Duration(seconds) * time.Second)
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Equal(b.released, want) {
+		b.Fatalf("releases after %v s, want %v", b.released, want)
+	}
+}
+
+// grows compares the settings of the runtime.
+func (b *heapBench) grows(percent int, limit int64) {
+	b.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.percent != percent || b.limit != limit {
+		b.Fatalf("the heap grows by %d %% up to %d bytes, want %d %% and %d bytes", b.percent, b.limit, percent, limit)
+	}
+}
+
+func TestHeapPacer_ReleasesAfterBurst(t *testing.T) {
+	onHeap(t, 10*mb, math.MaxInt64, func(b *heapBench) {
+		for range 10 {
+			b.pass(1)
+			b.collect()
+		}
+		b.pass(1)
+		b.pass(1, 12)
+		b.pass(1000, 12)
+	})
+}
+
+func TestHeapPacer_ReleasesNothingDuringStart(t *testing.T) {
+	t.Parallel()
+	for last, want := range map[int]int{0: 5, 1: 5, 3: 5, 4: 6} { // seconds to the last collection of the start and to the release
+		t.Run(strconv.Itoa(last), func(t *testing.T) {
+			onHeap(t, 10*mb, math.MaxInt64, func(b *heapBench) {
+				if last > 0 {
+					b.pass(last)
+					b.collect()
+				}
+				b.pass(want - 1 - last)
+				b.pass(1, want)
+			})
+		})
+	}
+}
+
+// A release replaces the periodic collection of the runtime, which comes after two minutes.
+func TestHeapPacer_IdleHeap_ReleasesEveryTwoMinutes(t *testing.T) {
+	onHeap(t, 10*mb, math.MaxInt64, func(b *heapBench) {
+		b.pass(11, 5)
+		b.hold(3*mb, 0)
+		b.pass(108, 5)
+		b.pass(1, 5, 120)
+		b.pass(6, 5, 120)
+		b.hold(0, 3*mb)
+		b.pass(108, 5, 120)
+		b.pass(1, 5, 120, 235)
+		b.grows(heapGrowth, math.MaxInt64)
+	})
+}
+
+func TestHeapPacer_BusyHeap_ReleasesEveryTwoMinutes(t *testing.T) {
+	onHeap(t, 10*mb, math.MaxInt64, func(b *heapBench) {
+		time.Sleep(time.Second / 2) // no collection is simultaneous with a check
+		busy := func(seconds int, want ...int) {
+			t.Helper()
+			for range seconds {
+				b.hold(mb, 2*mb)
+				b.collect()
+				time.Sleep(time.Second)
+			}
+			b.pass(0, want...)
+		}
+		busy(114)
+		busy(1, 115)
+		busy(114, 115)
+		busy(1, 115, 230)
+		busy(115, 115, 230, 345)
+	})
+}
+
+// A release waits for the end of the pause after the previous one, and of a burst.
+func TestHeapPacer_ReleasesUseAThousandthOfACPU(t *testing.T) {
+	t.Parallel()
+	for live, pause := range map[uint64]int{10 * mb: 15, 40 * mb: 40, 100 * mb: 100} {
+		t.Run(strconv.Itoa(pause), func(t *testing.T) {
+			onHeap(t, live, math.MaxInt64, func(b *heapBench) {
+				b.pass(5, 5)
+				b.hold(live, 0)
+				b.collect()
+				b.pass(pause-1, 5)
+				b.pass(1, 5, 5+pause)
+				for range pause { // a burst that lasts until the end of the pause
+					b.hold(live, 0)
+					b.collect()
+					b.pass(1, 5, 5+pause)
+				}
+				b.pass(1, 5, 5+pause, 6+2*pause) // 2 s after the last collection
+			})
+		})
+	}
+}
+
+// The runtime would collect such a heap within its pause.
+func TestHeapPacer_VeryLargeIdleHeap_HasNoPeriodicCollections(t *testing.T) {
+	onHeap(t, 300*mb, math.MaxInt64, func(b *heapBench) {
+		b.pass(11, 5)
+		b.hold(100*mb, 0)
+		b.pass(108, 5)
+		b.grows(leastGrowth, math.MaxInt64)
+		b.pass(1, 5)
+		b.grows(-1, 1125*mb)
+		b.pass(184, 5)
+		b.pass(1, 5, 305)
+		b.grows(heapGrowth, math.MaxInt64)
+	})
+}
+
+func TestHeapPacer_IdleHeapWithLittleGarbage_HasNoPeriodicCollections(t *testing.T) {
+	onHeap(t, 128*mb, math.MaxInt64, func(b *heapBench) {
+		b.hold(10*mb, 6*mb)
+		b.pass(114)
+		b.grows(heapGrowth, math.MaxInt64)
+		b.pass(1)
+		b.grows(-1, 480*mb)
+		b.pass(1000)
+		b.grows(-1, 480*mb)
+		b.collect() // the limit is reached
+		b.grows(heapGrowth, math.MaxInt64)
+		b.pass(115)
+		b.grows(-1, 480*mb)
+		b.hold(10*mb, 6*mb+1)
+		b.pass(114)
+		b.pass(1, 1345) // 230 s after the collection
+		b.grows(heapGrowth, math.MaxInt64)
+	})
+}
+
+func TestHeapPacer_KeepsMemoryLimitOfUser(t *testing.T) {
+	onHeap(t, 128*mb, 1<<30, func(b *heapBench) {
+		b.hold(10*mb, 0)
+		b.pass(200)
+		b.grows(heapGrowth, 1<<30)
+		b.collect()
+		b.grows(heapGrowth, 1<<30)
+	})
+}
+
+func TestHeapPacer_SetsGrowthAfterCollection(t *testing.T) {
+	onHeap(t, 128*mb, math.MaxInt64, func(b *heapBench) {
+		b.hold(0, 0)
+		b.grows(heapGrowth, math.MaxInt64)
+		b.pass(1)
+		b.collect()
+		b.grows(25, math.MaxInt64)
+		b.pass(60)
+		b.collect()
+		b.grows(heapGrowth, math.MaxInt64)
+	})
+}
+
+func TestHeapPacer_ChangesNothingAfterStop(t *testing.T) {
+	onHeap(t, 128*mb, math.MaxInt64, func(b *heapBench) {
+		b.pass(1)
+		b.pacer.mu.Lock() // stop does not wait
+		b.pacer.stop()
+		b.pacer.mu.Unlock()
+		if b.pacer.adjust() {
+			b.Error("the pacer continues after a stop")
+		}
+		b.pacer.check() // its timer has run before the stop
+		b.pass(1000)
+		b.grows(heapGrowth, math.MaxInt64)
+	})
+}
+
+func TestHeapSizes_Excessive(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[heapSizes]bool{
+		{live: 10 * mb, objects: 12 * mb}:                    false,
+		{live: 10 * mb, objects: 12*mb + 1}:                  true,
+		{live: 10 * mb, objects: 11 * mb, free: mb + 1}:      true,
+		{live: 10 * mb, objects: 9 * mb, free: 3 * mb}:       false, // objects were freed since the collection
+		{live: 10 * mb, objects: 10 * mb, mapped: 100 * mb}:  false, // free slots, and memory outside the heap
+		{live: 160 * mb, objects: 170 * mb, free: 10 * mb}:   false,
+		{live: 160 * mb, objects: 170 * mb, free: 10*mb + 1}: true,
+	} {
+		if got := s.excessive(); got != want {
+			t.Errorf("%+v: excessive is %v", s, got)
+		}
+	}
+}
+
+// The metrics of the runtime show a burst and its release. Not parallel: other tests use the same heap.
+func TestReadHeap_ShowsBurstAndRelease(t *testing.T) {
+	const burst = 64 * mb
+	debug.FreeOSMemory()
+	before := readHeap()
+	block := make([]byte, burst)
+	for i := 0; i < len(block); i += 4096 {
+		block[i] = 1
+	}
+	during := readHeap()
+	runtime.KeepAlive(block)
+	if during.live = before.live; !during.excessive() || during.mapped < before.mapped+burst/2 { // a collection may have counted the block
+		t.Errorf("%d MB more are no excess: %+v, before it %+v", burst/mb, during, before)
+	}
+	debug.FreeOSMemory()
+	if after := readHeap(); after.excessive() || after.objects > during.objects-burst/2 || after.mapped > during.mapped-burst/2 {
+		t.Errorf("a release returns too little: %+v, before it %+v", after, during)
+	}
+}
 
 // Not parallel: the setting applies to the whole process.
 func TestBoundHeap_KeepsUserSetting(t *testing.T) {
@@ -39,62 +341,6 @@ func TestBoundHeap_IsSetAfterEachCollection(t *testing.T) {
 			runtime.GC()
 			time.Sleep(time.Millisecond)
 		}
-	}
-}
-
-// A large heap without a collection for some time has a memory limit in place of a growth, until the next collection. Not parallel, see above.
-func TestHeapPacer_LargeIdleHeap_HasNoPeriodicCollections(t *testing.T) {
-	before := debug.SetGCPercent(heapGrowth)
-	defer debug.SetGCPercent(before)
-	settings := func() (percent int, limit int64) {
-		percent = debug.SetGCPercent(-1)
-		debug.SetGCPercent(percent)
-		return percent, debug.SetMemoryLimit(-1)
-	}
-	p := newHeapPacer()
-	defer p.stop()
-	rest := func(since time.Duration) {
-		p.mu.Lock()
-		p.last = time.Now().Add(-since)
-		p.mu.Unlock()
-		p.rest()
-	}
-	debug.FreeOSMemory()
-	if rest(time.Minute); readHeap().live < leastRest {
-		if percent, limit := settings(); percent != heapGrowth || limit != math.MaxInt64 {
-			t.Errorf("a small idle heap grows by %d %% up to %d bytes", percent, limit)
-		}
-	}
-	block := make([]byte, leastRest)
-	debug.FreeOSMemory()
-	if rest(heapRest / 2); p.resting {
-		t.Error("a heap is idle soon after a collection")
-	}
-	rest(time.Minute)
-	least, most := int64(leastRest*(100+heapGrowth)/100), int64(readHeap().limit())+leastRest
-	if percent, limit := settings(); percent != -1 || limit < least || limit > most {
-		t.Errorf("a large idle heap grows by %d %% up to %d bytes, want no percentage and %d to %d bytes", percent, limit, least, most)
-	}
-	runtime.KeepAlive(block)
-	if !p.adjust() {
-		t.Error("the pacer has stopped")
-	}
-	if percent, limit := settings(); percent < leastGrowth || percent > heapGrowth || limit != math.MaxInt64 {
-		t.Errorf("after a collection the heap grows by %d %% up to %d bytes", percent, limit)
-	}
-	rest(time.Minute)
-	p.stop()
-	if percent, limit := settings(); percent != heapGrowth || limit != math.MaxInt64 || p.adjust() {
-		t.Errorf("after the end the heap grows by %d %% up to %d bytes", percent, limit)
-	}
-}
-
-// The runtime would collect garbage at once if its free memory exceeded the limit.
-func TestHeap_Limit(t *testing.T) {
-	t.Parallel()
-	h := heap{live: 100 << 20, used: 180 << 20, free: 75 << 20}
-	if got, want := h.limit(), uint64(255<<20); got != want {
-		t.Errorf("the limit is %d, want %d", got, want)
 	}
 }
 

@@ -1,5 +1,6 @@
 // Command waggle-agent is the agent of a node or, with --role=cluster, the control plane for the whole cluster. This package parses options, builds the hive
-// of the role from package daemon, runs the hive until a signal, and selects the exit code; the cells implement all other functions.
+// of the role from package daemon, runs the hive until a signal, limits the memory of its heap, and selects the exit code; the cells implement all other
+// functions.
 package main
 
 import (

@@ -2,6 +2,7 @@ package servicemaps
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/waggle-net/waggle/bpf"
@@ -48,11 +49,13 @@ func (f *inForce) readBackends(m servicemap.Maps) error {
 	return err
 }
 
-func (f *inForce) readSlots(m servicemap.Maps) (err error) {
+func (f *inForce) readSlots(m servicemap.Maps) error {
 	size := f.sizes[bpf.MapServiceSlots]
-	if _, f.slots.contents, err = m.Slots.Dump(); err == nil && len(f.slots.contents) != int(size) {
-		err = fmt.Errorf("read the map %s: it has %d elements, but %d were read", bpf.MapServiceSlots, size, len(f.slots.contents))
+	_, contents, err := m.Slots.Dump()
+	if err == nil && len(contents) != int(size) {
+		err = fmt.Errorf("read the map %s: it has %d elements, but %d were read", bpf.MapServiceSlots, size, len(contents))
 	}
+	f.slots.contents = slices.Clone(contents) // without the spare capacity of the read: the slice stays allocated as long as the agent runs
 	return err
 }
 

@@ -161,7 +161,7 @@ func TestAwaitSync_CompleteAtDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		set, end, health := newSet(t), make(ended), newRecorder()
-		s := &Source{settings: Settings{SyncTimeout: time.Millisecond}, set: set, shutdown: end, release: func() {}}
+		s := &Source{settings: Settings{SyncTimeout: time.Millisecond}, set: set, shutdown: end}
 		setAll := func(state sources.State) {
 			txn := set.Write(set.All()...)
 			defer txn.Commit()

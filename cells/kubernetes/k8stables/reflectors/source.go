@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -50,7 +49,6 @@ type Source struct {
 	copied    time.Time      // when the loaded copy was written; zero without one
 	pace      throttle.Limit // of complete copies
 	writeFile func(path string, file []byte) error
-	release   func() // returns unused memory to the system
 }
 
 // New registers the source as a producer of its tables. It does not connect.
@@ -63,7 +61,7 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 	}
 	s := &Source{settings: settings, cluster: client.ClusterID(), set: set, log: log, shutdown: shutdown, carryOn: carryOn,
 		pace:      throttle.Limit{Ratio: copyRatio, Min: settings.CopyEvery, Max: longestCopyPause, Measure: throttle.CPUTime},
-		writeFile: snapshot.Write, release: debug.FreeOSMemory}
+		writeFile: snapshot.Write}
 	txn := set.Write(set.All()...)
 	defer txn.Abort()
 	if settings.Slices {
@@ -125,7 +123,6 @@ func (s *Source) Run(ctx context.Context, health cell.Health) error {
 	all.Go(func() { s.awaitSync(ctx, health.NewScope("sync")) })
 	copying, committed := context.WithCancel(context.WithoutCancel(ctx)) // the last copy must contain the last commits
 	all.Go(func() { s.copies(copying, health.NewScope("copy")) })
-	all.Go(func() { newMemory().run(ctx) })
 	watchdog.Idle(ctx) // each goroutine has its own loop in the watchdog
 	commits.Wait()
 	committed()

@@ -14,10 +14,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// releaseDelay is the time from the completion of the first lists to the release of unused memory. Other cells still start then: they would wait for the collection
-// of garbage, and their own garbage would stay, above all that of the loader.
-const releaseDelay = 5 * time.Second
-
 // awaitSync waits for the first lists. If required tables are incomplete after the timeout, it ends the agent, unless a copy was loaded or pods of a
 // previous run exist: then it reports the incomplete tables until they are complete.
 func (s *Source) awaitSync(ctx context.Context, health cell.Health) {
@@ -32,9 +28,6 @@ func (s *Source) awaitSync(ctx context.Context, health cell.Health) {
 		missing, changed := s.missing()
 		if len(missing) == 0 {
 			health.OK("all tables that the node needs are complete")
-			if pause(ctx, releaseDelay); ctx.Err() == nil {
-				s.release() // decoding the lists of a large cluster takes several times the memory of its rows
-			}
 			return
 		}
 		if overdue {
