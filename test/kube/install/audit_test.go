@@ -83,6 +83,8 @@ var rare = map[use]string{
 	{"waggle", "pods", "get"}:                                      "an ADD that comes before the watch of pods: cells/endpoint/endpointmanager",
 	{"waggle", "ciliumidentities.cilium.io", "get"}:                "a number that another node took: cells/identity/identityallocator",
 	{"waggle", "ciliumendpoints.cilium.io", "get"}:                 "an object of that name that is there already: cells/endpoint/ciliumendpoints",
+	{"waggle", "ingresses.networking.k8s.io", "list"}:              "agents of the previous build during an update: pkg/install/permissions.go",
+	{"waggle", "ingresses.networking.k8s.io", "watch"}:             "agents of the previous build during an update: pkg/install/permissions.go",
 }
 
 // verbsAreExact runs a cluster with the printed accounts and compares the granted permissions with the used ones.
