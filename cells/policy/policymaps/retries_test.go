@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -39,6 +40,25 @@ func TestRetry_RangeThatCannotBeRemoved(t *testing.T) {
 		require.NotContains(t, fake.cidrs, gone)
 		require.Empty(t, c.problems)
 	})
+}
+
+// TestVerify_ForeignRangeWithNumberInUse: after the removal of a range of another program, entries about its number still count as entries that match packets.
+func TestVerify_ForeignRangeWithNumberInUse(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 4, 0)
+	put(t, w.DB, rw(w.KubernetesPolicies), addresses("ns-0", "ranges", "app-0", 1, 1))
+	w.step(t)
+	fake, ours, foreign := w.Entries.(fakeEntries), netip.MustParsePrefix("50.1.0.0/32"), netip.MustParsePrefix("192.0.2.0/24")
+	number := fake.cidrs[ours]
+	require.True(t, w.mayMatch(policycompiler.CIDR, number))
+	fake.cidrs[foreign] = number
+	require.NoError(t, (&verifier{controller: w.controller}).compareRanges(t.Context(), &differences{ranges: map[netip.Prefix]string{}}))
+	require.NotContains(t, fake.cidrs, foreign)
+	require.True(t, w.mayMatch(policycompiler.CIDR, number))
+	remove(t, w.DB, rw(w.KubernetesPolicies), &k8s.NetworkPolicy{Namespace: "ns-0", Name: "ranges"})
+	w.step(t)
+	require.Empty(t, fake.cidrs)
+	require.False(t, w.mayMatch(policycompiler.CIDR, number))
 }
 
 // TestRetry_FullMaps_RaisesRevisionOnce: a change of a policy does not fit into the maps, but a part of it that narrows does. The attempts to write the rest raise
