@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -130,7 +131,8 @@ func (h *history) changeKubernetesPolicy() {
 	maybe(h, h.KubernetesPolicies, p)
 }
 
-// changeCiliumPolicy changes a policy that refers to other objects, or that denies.
+// changeCiliumPolicy changes a policy that refers to other objects, that denies, that narrows the rules of other policies, or that is invalid. It may be in audit
+// mode.
 func (h *history) changeCiliumPolicy() {
 	h.t.Helper()
 	pick := h.random.IntN
@@ -143,7 +145,13 @@ func (h *history) changeCiliumPolicy() {
 		`"ingressDeny": [{"fromEndpoints": [{"matchLabels": {"app": "app-1"}}]}], "ingress": [{"fromEntities": ["cluster"]}]`,
 		`"egressDeny": [{"toEntities": ["cluster"], "toPorts": [{"ports": [{"port": "web", "protocol": "TCP"}]}]}]`,
 		`"egressDeny": [{"toCIDR": ["10.2.0.0/16"], "toPorts": [{"ports": [{"port": "web", "protocol": "TCP"}]}]}]`,
-	}[pick(8)])
+		`"ingress": [{"fromRequires": [{"matchLabels": {"app": "app-1"}}]}]`,
+		`"egress": [{"toRequires": [{"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["app-2"]}]}]}]`,
+		`"ingress": [{"fromEndpoints": [{"matchLabels": {"app": ""}}, {"matchLabels": {"app": "a b"}}], "toPorts": [{"ports": [{"port": "0x"}]}]}]`,
+	}[pick(11)])
+	if pick(6) == 0 {
+		p.Annotations = map[string]string{policy.ModeAnnotation: policy.ModeAudit}
+	}
 	if pick(3) == 0 {
 		p.Spec = bytes.Replace(p.Spec, []byte(`{"app": "app-`), []byte(`{"io.cilium.k8s.namespace.labels.team": "team-`), 1)
 	}

@@ -195,7 +195,9 @@ func (c *cidrs) retire(list []netip.Prefix) error {
 			errs = append(errs, fmt.Errorf("delete %s from the map cidrs: %w", p, err))
 			break
 		}
-		delete(c.known, c.written[p])
+		if number := c.written[p]; number == c.numbers[p] || !c.taken[number] { // a foreign range may have the number of another one
+			delete(c.known, number)
+		}
 		delete(c.written, p)
 		delete(c.taken, c.numbers[p])
 		delete(c.numbers, p)

@@ -332,8 +332,9 @@ func (c *controller) cleanUp(w *wanted, named bool) (done bool) {
 	}
 	if c.cidrs.moved && !stuck {
 		if retired := c.cidrs.retired(); len(retired) > 0 {
-			c.note(c.cidrs.retire(retired))
-			w.again = true // without these ranges, entries can be removed
+			err := c.cidrs.retire(retired)
+			c.note(err)
+			w.again = w.again || err == nil // without these ranges, entries can be removed
 		}
 	}
 	if len(c.store.stale) == 0 {

@@ -24,10 +24,20 @@ type mapPolicy struct {
 	policies []string            // objects from which the id is compiled, for display
 	change   policycompiler.Diff // difference between is and target in this round
 	narrowed bool                // the id now denies known peers packets that it allowed, and revisions are not raised yet
+	// narrowedTo is the target of an incomplete change that has set narrowed; nil if there is none.
+	narrowedTo *policycompiler.Compiled
 }
 
 // complete reports whether the maps have all entries of c. They may have extra entries as well.
 func (h *mapPolicy) complete(c *policycompiler.Compiled) bool { return h.is == c && !h.broken }
+
+// narrow sets narrowed if an incomplete change narrows. Each round tries such a change again, and only the first one for a target may raise revisions: the
+// datapath evaluates all flows of the endpoints again, and the facts with the new revision begin the next round.
+func (h *mapPolicy) narrow(narrows bool) {
+	if narrows && h.narrowedTo != h.target {
+		h.narrowed, h.narrowedTo = true, h.target
+	}
+}
 
 // deniesFirst orders entries for writing: denies before the allows that they restrict.
 func deniesFirst(a, b policycompiler.Entry) int {

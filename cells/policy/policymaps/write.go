@@ -72,7 +72,7 @@ func (s *store) apply(h *mapPolicy) {
 	if h.is != nil {
 		h.name()
 	}
-	h.is, h.extra, h.broken = h.target, nil, false
+	h.is, h.extra, h.broken, h.narrowedTo = h.target, nil, false, nil
 	entries, ranges := h.is.Len()
 	h.size = capacity{entries, ranges}
 }
@@ -86,7 +86,8 @@ func (s *store) shrink(h *mapPolicy, remains []policycompiler.Entry) error {
 		return err
 	}
 	if len(remove) > 0 {
-		h.broken, h.narrowed = true, h.narrowed || s.narrows(h.change)
+		h.broken = true
+		h.narrow(s.narrows(h.change))
 	}
 	return nil
 }
@@ -104,7 +105,7 @@ func (s *store) reject(h *mapPolicy, need capacity) {
 	if h.missingCapacity(denies).fits(free) {
 		h.reserve(denies)
 		if err := s.put(h, denies); err == nil {
-			h.narrowed = h.narrowed || len(denies) > 0
+			h.narrow(len(denies) > 0)
 			return
 		}
 	}
