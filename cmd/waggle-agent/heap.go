@@ -41,7 +41,8 @@ const (
 
 // heapPacer limits the memory of the heap. After each collection it sets the growth until the next one. It returns garbage and free memory to the system if
 // both together are worth a collection: after the start and each burst of work, and every two minutes while the heap is idle or is never idle. While an idle
-// heap has less garbage, the periodic collections of the runtime are off.
+// heap has less garbage, the periodic collections of the runtime are off. Its timer is outside of the job groups, because it limits the heap from before the
+// cells are built on, and calls only the runtime.
 type heapPacer struct {
 	heapCalls
 	limit   int64       // GOMEMLIMIT in bytes; math.MaxInt64 if it is not set
@@ -150,7 +151,7 @@ func (p *heapPacer) check() {
 	}
 }
 
-// heapSizes are sizes in bytes.
+// heapSizes describes the memory of the runtime, in bytes.
 type heapSizes struct {
 	live    uint64 // live objects at the last collection
 	objects uint64 // objects: live, garbage, and allocated since the last collection

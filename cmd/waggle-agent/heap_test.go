@@ -85,7 +85,7 @@ func (b *heapBench) hold(garbage, free uint64) {
 	b.now.objects, b.now.free = b.now.live+garbage, free
 }
 
-// collect is a collection.
+// collect calls adjust, as the runtime does after a collection.
 func (b *heapBench) collect() {
 	b.Helper()
 	if !b.pacer.adjust() {

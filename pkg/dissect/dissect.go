@@ -1,6 +1,7 @@
 // Package dissect reads addresses, protocol and ports from the first bytes of a packet. It is for output to users: a field
-// that is missing or malformed stays empty and is no error. Tests use gopacket; programs do not, because it links the decoders of all protocols, and its
-// decoders of TCP and IP return no ports and addresses of a header that the record of an event cuts.
+// that is missing or malformed stays empty and is no error. Tests use gopacket; programs do not, because its decoders of TCP and IP return no ports and
+// addresses of a malformed header or one that the record of an event cuts, and these are the packets that are dropped. It would also add 1.9 MB of decoders to
+// the program.
 package dissect
 
 import (

@@ -15,9 +15,9 @@ import (
 var testPages = []string{"Documentation/testing.md", "Documentation/kubernetes-tests.md"}
 
 // shortCells are the pages for operators on which each table cell is short. The generated pages among them take their cells from the code.
-var shortCells = []string{"SECURITY.md", "Documentation/between-nodes.md", "Documentation/flags.md", "Documentation/glossary.md", "Documentation/guide.md",
-	"Documentation/install.md", "Documentation/metrics.md", "Documentation/network-policies.md", "Documentation/permissions.md", "Documentation/pod-cidrs.md",
-	"Documentation/repair.md", "Documentation/restart.md", "Documentation/services.md"}
+var shortCells = []string{"SECURITY.md", "Documentation/api.md", "Documentation/between-nodes.md", "Documentation/cni.md", "Documentation/flags.md", "Documentation/glossary.md", "Documentation/guide.md",
+	"Documentation/install.md", "Documentation/liveness.md", "Documentation/metrics.md", "Documentation/network-policies.md", "Documentation/permissions.md", "Documentation/pod-cidrs.md",
+	"Documentation/repair.md", "Documentation/restart.md", "Documentation/services.md", "Documentation/setup.md"}
 
 // mostWords is the largest number of words in a cell of these pages.
 const mostWords = 24

@@ -29,7 +29,7 @@ func TestPrivilegedCrash_AgentAtEachCall(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s, the runtime comes back: %v", command, runtimeReturns), func(t *testing.T) {
 				t.Parallel()
-				node := startNode(t, nodekit.Options{AgentArgs: []string{patientReaper, "--endpoint-gc-interval=1s"}})
+				node := startNode(t, nodekit.Options{AgentArgs: []string{slowLinkGC, "--endpoint-gc-interval=1s"}})
 				other := addPod(t, node, "other")
 				before := lasting(t, node)
 				whole := followed(t, node, traceRule{}, newPod(t, node, "whole"), command)

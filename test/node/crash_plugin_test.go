@@ -127,7 +127,7 @@ func prepare(t *testing.T, pod *nodekit.Pod, command string) error {
 // The plugin is killed as above, but the runtime sends no DEL: it removes the namespace, or does nothing. The agent's own reconciliation removes the remains.
 func TestPrivilegedCrash_PluginWithoutDEL(t *testing.T) {
 	t.Parallel()
-	node := startNode(t, nodekit.Options{AgentArgs: []string{patientReaper, "--endpoint-gc-interval=1s"}})
+	node := startNode(t, nodekit.Options{AgentArgs: []string{slowLinkGC, "--endpoint-gc-interval=1s"}})
 	before := lasting(t, node)
 	add, del := wholePlugin(t, node)
 	for _, c := range []struct {

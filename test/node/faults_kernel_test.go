@@ -66,7 +66,7 @@ func TestPrivilegedMemory_ShortageAtFirstStart(t *testing.T) {
 	})
 	select {
 	case err := <-attached:
-		if time.Since(began) < patience { // wall clock: the plugin waits for at least that long
+		if time.Since(began) < agentStartWait { // wall clock: the plugin waits for at least that long
 			t.Fatalf("ADD did not wait: %v", err)
 		}
 		attached <- err
@@ -83,14 +83,14 @@ func TestPrivilegedMemory_ShortageAtFirstStart(t *testing.T) {
 	waitReady(t, node)
 }
 
-// patience is the time for which an ADD surely waits for an agent that starts: the plugin waits for 30 s.
-const patience = 25 * time.Second
+// agentStartWait is the time for which an ADD surely waits for an agent that starts: the plugin waits for 30 s.
+const agentStartWait = 25 * time.Second
 
 // endOfADD waits for an ADD that began at a time and could end since it was released. An ADD whose timeout passed is repeated, as by a runtime, if the test
 // released it late.
 func endOfADD(ctx context.Context, pod *nodekit.Pod, began, released time.Time, attached <-chan error) error {
 	err := <-attached
-	if err != nil && time.Since(began) >= patience && time.Since(released) < patience { // wall clock: only a slower machine repeats the ADD
+	if err != nil && time.Since(began) >= agentStartWait && time.Since(released) < agentStartWait { // wall clock: only a slower machine repeats the ADD
 		err = errors.Join(pod.Detach(ctx), attach(ctx, pod))
 	}
 	return err

@@ -103,14 +103,14 @@ type model struct {
 	steps    int
 }
 
-// patientReaper lets an agent delete a link without an endpoint ten seconds after it appears, in the fifth scan: an ADD that needs longer between the two fails.
-const patientReaper = "--pod-link-gc-interval=2s"
+// slowLinkGC lets an agent delete a link without an endpoint ten seconds after it appears, in the fifth scan: an ADD that needs longer between the two fails.
+const slowLinkGC = "--pod-link-gc-interval=2s"
 
 func newModel(t *testing.T) *model {
 	t.Helper()
 	// A range with more addresses than the quarantine holds at any time.
 	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.0.0/16",
-		AgentArgs: []string{patientReaper, "--endpoint-gc-interval=1s"}})
+		AgentArgs: []string{slowLinkGC, "--endpoint-gc-interval=1s"}})
 	return &model{node: node, before: lasting(t, node), up: true,
 		pods: map[int]*nodekit.Pod{}, checks: map[int]bool{}, previous: map[int]*nodekit.Pod{}}
 }

@@ -44,7 +44,7 @@ func (w *writer) Update(owner string, put, remove []desiredroutes.Route) error {
 	return w.table.Update(owner, pending(owner, put), keys)
 }
 
-// pending returns the rows of routes.
+// pending returns rows of an owner that the reconciler has not applied.
 func pending(owner string, routes []desiredroutes.Route) []*desiredroutes.Route {
 	list := make([]*desiredroutes.Route, len(routes))
 	for i, r := range routes {
