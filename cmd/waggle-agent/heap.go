@@ -139,7 +139,7 @@ func (p *heapPacer) check() {
 		wait = min(wait, early)
 	}
 	if !release && idle >= checkInterval && !p.suspended && p.limit == math.MaxInt64 {
-		p.setLimit(int64(s.mapped + s.live*heapGrowth/100)) // before the percentage, so that the growth is always bounded
+		p.setLimit(s.idleLimit()) // before the percentage, so that the growth is always bounded
 		p.setPercent(-1)
 		p.suspended = true
 	}
@@ -162,6 +162,13 @@ type heapSizes struct {
 // excessive reports whether the excess over the live heap is larger than leastExcess and than an eighth of the live heap. Free slots between objects are no
 // excess: no release returns them.
 func (s heapSizes) excessive() bool { return s.objects+s.free > s.live+max(s.live/8, leastExcess) }
+
+// idleLimit returns the memory limit that replaces a growth of heapGrowth, in bytes. Garbage is a part of the growth: otherwise a heap that keeps its garbage
+// during a pause could grow by twice heapGrowth. The limit is never below the memory in use.
+func (s heapSizes) idleLimit() int64 {
+	garbage := max(s.objects, s.live) - s.live
+	return int64(s.mapped + max(s.live*heapGrowth/100, garbage) - garbage)
+}
 
 func readHeap() heapSizes {
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"},

@@ -208,7 +208,7 @@ func TestHeapPacer_VeryLargeIdleHeap_HasNoPeriodicCollections(t *testing.T) {
 		b.pass(108, 5)
 		b.grows(leastGrowth, math.MaxInt64)
 		b.pass(1, 5)
-		b.grows(-1, 1125*mb)
+		b.grows(-1, 1025*mb)
 		b.pass(184, 5)
 		b.pass(1, 5, 305)
 		b.grows(heapGrowth, math.MaxInt64)
@@ -221,13 +221,13 @@ func TestHeapPacer_IdleHeapWithLittleGarbage_HasNoPeriodicCollections(t *testing
 		b.pass(114)
 		b.grows(heapGrowth, math.MaxInt64)
 		b.pass(1)
-		b.grows(-1, 480*mb)
+		b.grows(-1, 470*mb)
 		b.pass(1000)
-		b.grows(-1, 480*mb)
+		b.grows(-1, 470*mb)
 		b.collect() // the limit is reached
 		b.grows(heapGrowth, math.MaxInt64)
 		b.pass(115)
-		b.grows(-1, 480*mb)
+		b.grows(-1, 470*mb)
 		b.hold(10*mb, 6*mb+1)
 		b.pass(114)
 		b.pass(1, 1345) // 230 s after the collection
@@ -286,6 +286,21 @@ func TestHeapSizes_Excessive(t *testing.T) {
 	} {
 		if got := s.excessive(); got != want {
 			t.Errorf("%+v: excessive is %v", s, got)
+		}
+	}
+}
+
+func TestHeapSizes_IdleLimit(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[heapSizes]int64{
+		{live: 100 * mb, objects: 100 * mb, mapped: 150 * mb}: 225 * mb,
+		{live: 100 * mb, objects: 130 * mb, mapped: 190 * mb}: 235 * mb, // 30 MB of the growth are garbage
+		{live: 100 * mb, objects: 90 * mb, mapped: 150 * mb}:  225 * mb, // objects were freed since the collection
+		{live: 100 * mb, objects: 180 * mb, mapped: 230 * mb}: 230 * mb, // the heap has grown by more
+		{objects: mb, mapped: 5 * mb}:                         5 * mb,   // no collection yet
+	} {
+		if got := s.idleLimit(); got != want {
+			t.Errorf("%+v: the limit is %d, want %d", s, got, want)
 		}
 	}
 }
