@@ -128,7 +128,7 @@ func (m *serviceFixture) rejectionsAreLimited(t *testing.T, _ bool) {
 			}{{"the node", host, 1}, {"a group of the link", group, 0}, {"all of the link", broadcast, 0}} {
 				from := host.spoof(addr.Is6())
 				if n := answers(t, m.OutsideHost(), request(to.attacker, from), host.source, from, to.answers > 0); n != to.answers {
-					t.Errorf("%s over %s: what was sent to %s has %d answers, want %d", service, network, to.name, n, to.answers)
+					t.Errorf("%s over %s: requests to %s got %d answers, want %d", service, network, to.name, n, to.answers)
 				}
 			}
 			for range 1024 {

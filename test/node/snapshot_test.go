@@ -119,7 +119,7 @@ func TestPrivilegedSnapshot_RemovesNothing(t *testing.T) {
 	if got := n.identityOf(t, c); got.Labels["k8s:app"] != "c" || got.Source != "provisional" {
 		t.Errorf("with the labels of the copy the pod has %+v", got)
 	}
-	eventually(t, func() (err error) { // no API server could bring back what is gone
+	eventually(t, func() (err error) { // without an API server, lost facts would not return
 		after := n.facts(t)
 		for _, line := range before {
 			if !slices.Contains(after, line) {

@@ -103,7 +103,7 @@ func untoldWhileTestFails(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	if err := c.WaitFor(t.Context(), "the reasons why nothing is written to the Node", func() error {
 		updates, err := readRows[struct{ Name, State, Message string }](t, n, "node-updates")
 		if err == nil && len(updates) < 2 {
-			err = fmt.Errorf("the rows of what is written to the Node are %+v", updates)
+			err = fmt.Errorf("the rows about updates of the Node are %+v", updates)
 		}
 		for _, u := range updates {
 			if u.State != "waiting" || !strings.Contains(u.Message, "self-test") {
