@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Flags of a [CtEntry]. Fields of entries call the initiator opener and the responder target.
+// Flags of a [CtEntry].
 const (
 	CtInitiatorSecond = podEgressCtFlagCT_INITIATOR_SECOND // the initiator is the second side of the key
 	CtViaStack        = podEgressCtFlagCT_VIA_STACK        // the initiator or the responder is behind the node's stack

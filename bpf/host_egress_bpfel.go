@@ -22,9 +22,9 @@ const (
 	hostEgressMapCtBurst4          = "ct_burst4"
 	hostEgressMapCtBurst6          = "ct_burst6"
 	hostEgressMapCtEst4            = "ct_est4"
-	hostEgressMapCtEst4Former      = "ct_est4_former"
+	hostEgressMapCtEst4Previous    = "ct_est4_previous"
 	hostEgressMapCtEst6            = "ct_est6"
-	hostEgressMapCtEst6Former      = "ct_est6_former"
+	hostEgressMapCtEst6Previous    = "ct_est6_previous"
 	hostEgressMapCtFlows           = "ct_flows"
 	hostEgressMapCtNew4            = "ct_new4"
 	hostEgressMapCtNew6            = "ct_new6"
@@ -123,9 +123,9 @@ type hostEgressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.MapSpec `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.MapSpec `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -200,9 +200,9 @@ type hostEgressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.Map `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.Map `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -238,9 +238,9 @@ func (m *hostEgressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
-		m.CtEst4Former,
+		m.CtEst4Previous,
 		m.CtEst6,
-		m.CtEst6Former,
+		m.CtEst6Previous,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,

@@ -70,7 +70,7 @@ __attribute__((noinline)) int begin(struct __sk_buff *skb, const struct flow *fl
 	work->entry = (struct nat_entry6){
 		.sport = work->key.sport,
 		.dport = work->key.dport,
-		.twin = NAT_FROM_OUTSIDE,
+		.reverse = NAT_FROM_OUTSIDE,
 		.flags = endpoint ? NAT_MASQUERADE : NAT_NODE,
 		.endpoint = endpoint,
 	};

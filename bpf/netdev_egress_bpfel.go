@@ -40,9 +40,9 @@ const (
 	netdevEgressMapCtBurst4          = "ct_burst4"
 	netdevEgressMapCtBurst6          = "ct_burst6"
 	netdevEgressMapCtEst4            = "ct_est4"
-	netdevEgressMapCtEst4Former      = "ct_est4_former"
+	netdevEgressMapCtEst4Previous    = "ct_est4_previous"
 	netdevEgressMapCtEst6            = "ct_est6"
-	netdevEgressMapCtEst6Former      = "ct_est6_former"
+	netdevEgressMapCtEst6Previous    = "ct_est6_previous"
 	netdevEgressMapCtFlows           = "ct_flows"
 	netdevEgressMapCtNew4            = "ct_new4"
 	netdevEgressMapCtNew6            = "ct_new6"
@@ -63,9 +63,9 @@ const (
 	netdevEgressMapMaglev            = "maglev"
 	netdevEgressMapMetrics           = "metrics"
 	netdevEgressMapNat4              = "nat4"
-	netdevEgressMapNat4Former        = "nat4_former"
+	netdevEgressMapNat4Previous      = "nat4_previous"
 	netdevEgressMapNat6              = "nat6"
-	netdevEgressMapNat6Former        = "nat6_former"
+	netdevEgressMapNat6Previous      = "nat6_previous"
 	netdevEgressMapNatFlows          = "nat_flows"
 	netdevEgressMapNatTotals         = "nat_totals"
 	netdevEgressMapNatWorks          = "nat_works"
@@ -163,9 +163,9 @@ type netdevEgressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.MapSpec `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.MapSpec `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -186,9 +186,9 @@ type netdevEgressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
-	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.MapSpec `ebpf:"nat4_previous"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
-	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.MapSpec `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
@@ -262,9 +262,9 @@ type netdevEgressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.Map `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.Map `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -285,9 +285,9 @@ type netdevEgressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
-	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.Map `ebpf:"nat4_previous"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
-	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.Map `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
@@ -316,9 +316,9 @@ func (m *netdevEgressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
-		m.CtEst4Former,
+		m.CtEst4Previous,
 		m.CtEst6,
-		m.CtEst6Former,
+		m.CtEst6Previous,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -339,9 +339,9 @@ func (m *netdevEgressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
-		m.Nat4Former,
+		m.Nat4Previous,
 		m.Nat6,
-		m.Nat6Former,
+		m.Nat6Previous,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,

@@ -78,14 +78,14 @@ static __always_inline verdict remote_backend(struct __sk_buff *skb, struct flow
 	struct route *route = route_work();
 	verdict v;
 
-	work->entry.twin = NAT_FROM_OUTSIDE;
+	work->entry.reverse = NAT_FROM_OUTSIDE;
 	work->entry.flags |= NAT_REDIRECT;
 	if (!route || !netdev_source(skb->ifindex, flow->family))
 		return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	if ((v = route_lookup(skb, flow->family, 0)) != CONTINUE)
 		return v == STEP_TOO_BIG ? DROP_REJECT(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
 	/* A node that is reached without the tunnel may be reached through it later. */
-	if (overlay_leads(route->ifindex) || admit_target(flow->family))
+	if (overlay_leads(route->ifindex) || admit_destination(flow->family))
 		return tunnel_source(flow->family) ? CONTINUE : DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	/* For a device without an address, the address of the device on which the request arrived is used. */
 	if (route->ifindex != skb->ifindex && !netdev_source(route->ifindex, flow->family))
@@ -150,7 +150,7 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 	work->entry = (struct nat_entry6){
 		.sport = flow->l4.sport,
 		.dport = choice->backend.port,
-		.twin = NAT_TO_OUTSIDE,
+		.reverse = NAT_TO_OUTSIDE,
 		.flags = NAT_SERVICE,
 		.service = choice->service.id,
 		.backend = choice->id,

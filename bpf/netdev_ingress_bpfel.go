@@ -25,9 +25,9 @@ const (
 	netdevIngressMapCtBurst4           = "ct_burst4"
 	netdevIngressMapCtBurst6           = "ct_burst6"
 	netdevIngressMapCtEst4             = "ct_est4"
-	netdevIngressMapCtEst4Former       = "ct_est4_former"
+	netdevIngressMapCtEst4Previous     = "ct_est4_previous"
 	netdevIngressMapCtEst6             = "ct_est6"
-	netdevIngressMapCtEst6Former       = "ct_est6_former"
+	netdevIngressMapCtEst6Previous     = "ct_est6_previous"
 	netdevIngressMapCtFlows            = "ct_flows"
 	netdevIngressMapCtNew4             = "ct_new4"
 	netdevIngressMapCtNew6             = "ct_new6"
@@ -51,9 +51,9 @@ const (
 	netdevIngressMapMaglev             = "maglev"
 	netdevIngressMapMetrics            = "metrics"
 	netdevIngressMapNat4               = "nat4"
-	netdevIngressMapNat4Former         = "nat4_former"
+	netdevIngressMapNat4Previous       = "nat4_previous"
 	netdevIngressMapNat6               = "nat6"
-	netdevIngressMapNat6Former         = "nat6_former"
+	netdevIngressMapNat6Previous       = "nat6_previous"
 	netdevIngressMapNatFlows           = "nat_flows"
 	netdevIngressMapNatTotals          = "nat_totals"
 	netdevIngressMapNatWorks           = "nat_works"
@@ -156,9 +156,9 @@ type netdevIngressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.MapSpec `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.MapSpec `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -182,9 +182,9 @@ type netdevIngressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
-	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.MapSpec `ebpf:"nat4_previous"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
-	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.MapSpec `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
@@ -263,9 +263,9 @@ type netdevIngressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.Map `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.Map `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -289,9 +289,9 @@ type netdevIngressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
-	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.Map `ebpf:"nat4_previous"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
-	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.Map `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
@@ -321,9 +321,9 @@ func (m *netdevIngressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
-		m.CtEst4Former,
+		m.CtEst4Previous,
 		m.CtEst6,
-		m.CtEst6Former,
+		m.CtEst6Previous,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -347,9 +347,9 @@ func (m *netdevIngressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
-		m.Nat4Former,
+		m.Nat4Previous,
 		m.Nat6,
-		m.Nat6Former,
+		m.Nat6Previous,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,

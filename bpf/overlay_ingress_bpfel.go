@@ -25,9 +25,9 @@ const (
 	overlayIngressMapCtBurst4          = "ct_burst4"
 	overlayIngressMapCtBurst6          = "ct_burst6"
 	overlayIngressMapCtEst4            = "ct_est4"
-	overlayIngressMapCtEst4Former      = "ct_est4_former"
+	overlayIngressMapCtEst4Previous    = "ct_est4_previous"
 	overlayIngressMapCtEst6            = "ct_est6"
-	overlayIngressMapCtEst6Former      = "ct_est6_former"
+	overlayIngressMapCtEst6Previous    = "ct_est6_previous"
 	overlayIngressMapCtFlows           = "ct_flows"
 	overlayIngressMapCtNew4            = "ct_new4"
 	overlayIngressMapCtNew6            = "ct_new6"
@@ -50,9 +50,9 @@ const (
 	overlayIngressMapMaglev            = "maglev"
 	overlayIngressMapMetrics           = "metrics"
 	overlayIngressMapNat4              = "nat4"
-	overlayIngressMapNat4Former        = "nat4_former"
+	overlayIngressMapNat4Previous      = "nat4_previous"
 	overlayIngressMapNat6              = "nat6"
-	overlayIngressMapNat6Former        = "nat6_former"
+	overlayIngressMapNat6Previous      = "nat6_previous"
 	overlayIngressMapNatFlows          = "nat_flows"
 	overlayIngressMapNatTotals         = "nat_totals"
 	overlayIngressMapNatWorks          = "nat_works"
@@ -147,9 +147,9 @@ type overlayIngressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.MapSpec `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.MapSpec `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -172,9 +172,9 @@ type overlayIngressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
-	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.MapSpec `ebpf:"nat4_previous"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
-	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.MapSpec `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
@@ -245,9 +245,9 @@ type overlayIngressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.Map `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.Map `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -270,9 +270,9 @@ type overlayIngressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
-	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.Map `ebpf:"nat4_previous"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
-	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.Map `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
@@ -301,9 +301,9 @@ func (m *overlayIngressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
-		m.CtEst4Former,
+		m.CtEst4Previous,
 		m.CtEst6,
-		m.CtEst6Former,
+		m.CtEst6Previous,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -326,9 +326,9 @@ func (m *overlayIngressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
-		m.Nat4Former,
+		m.Nat4Previous,
 		m.Nat6,
-		m.Nat6Former,
+		m.Nat6Previous,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,

@@ -54,20 +54,20 @@ type podEgressCidr struct {
 }
 
 type podEgressCtEntry struct {
-	_              structs.HostLayout
-	Check          uint32
-	Expires        uint32
-	Created        uint32
-	Epochs         uint32
-	OpenerIdentity uint32
-	TargetIdentity uint32
-	OpenerRevision uint32
-	TargetRevision uint32
-	Opener         uint16
-	Target         uint16
-	Flags          podEgressCtFlag
-	Packets        uint64
-	Bytes          uint64
+	_                 structs.HostLayout
+	Check             uint32
+	Expires           uint32
+	Created           uint32
+	Epochs            uint32
+	InitiatorIdentity uint32
+	ResponderIdentity uint32
+	InitiatorRevision uint32
+	ResponderRevision uint32
+	Initiator         uint16
+	Responder         uint16
+	Flags             podEgressCtFlag
+	Packets           uint64
+	Bytes             uint64
 }
 
 type podEgressCtFlag uint32
@@ -88,23 +88,23 @@ const (
 )
 
 type podEgressCtKey4 struct {
-	_        structs.HostLayout
-	Addr     [2]uint32
-	Port     [2]uint16
-	Protocol uint8
-	Asker    uint8
-	Type     uint8
-	Pad      uint8
+	_         structs.HostLayout
+	Addr      [2]uint32
+	Port      [2]uint16
+	Protocol  uint8
+	Requester uint8
+	Type      uint8
+	Pad       uint8
 }
 
 type podEgressCtKey6 struct {
-	_        structs.HostLayout
-	Addr     [2][16]uint8
-	Port     [2]uint16
-	Protocol uint8
-	Asker    uint8
-	Type     uint8
-	Pad      uint8
+	_         structs.HostLayout
+	Addr      [2][16]uint8
+	Port      [2]uint16
+	Protocol  uint8
+	Requester uint8
+	Type      uint8
+	Pad       uint8
 }
 
 type podEgressDatapathState struct {
@@ -187,7 +187,7 @@ type podEgressFlow struct {
 	Fragment          uint8
 	Family            uint8
 	Direction         uint8
-	Hops              uint8
+	Ttl               uint8
 	Self              uint16
 	Peer              uint16
 	PeerIdentity      uint32
@@ -301,7 +301,7 @@ type podEgressNatEntry4 struct {
 	Daddr    uint32
 	Sport    uint16
 	Dport    uint16
-	Twin     podEgressNatPlace
+	Reverse  podEgressNatPlace
 	Flags    podEgressNatFlag
 	Service  uint32
 	Backend  uint32
@@ -316,7 +316,7 @@ type podEgressNatEntry6 struct {
 	Daddr    [16]uint8
 	Sport    uint16
 	Dport    uint16
-	Twin     podEgressNatPlace
+	Reverse  podEgressNatPlace
 	Flags    podEgressNatFlag
 	Service  uint32
 	Backend  uint32
@@ -377,18 +377,18 @@ const (
 )
 
 type podEgressNatWork struct {
-	_      structs.HostLayout
-	Key    podEgressNatKey6
-	Entry  podEgressNatEntry6
-	Twin   podEgressNatKey6
-	Reply  podEgressNatEntry6
-	Other  podEgressNatKey6
-	Found  podEgressNatEntry6
-	Key4   podEgressNatKey4
-	Entry4 podEgressNatEntry4
-	Was    [32]uint8
-	Is     [32]uint8
-	Choice struct {
+	_       structs.HostLayout
+	Key     podEgressNatKey6
+	Entry   podEgressNatEntry6
+	Reverse podEgressNatKey6
+	Reply   podEgressNatEntry6
+	Other   podEgressNatKey6
+	Found   podEgressNatEntry6
+	Key4    podEgressNatKey4
+	Entry4  podEgressNatEntry4
+	Was     [32]uint8
+	Is      [32]uint8
+	Choice  struct {
 		_        structs.HostLayout
 		Key      podEgressServiceKey
 		Internal uint32
@@ -565,9 +565,9 @@ const (
 	podEgressMapCtBurst4            = "ct_burst4"
 	podEgressMapCtBurst6            = "ct_burst6"
 	podEgressMapCtEst4              = "ct_est4"
-	podEgressMapCtEst4Former        = "ct_est4_former"
+	podEgressMapCtEst4Previous      = "ct_est4_previous"
 	podEgressMapCtEst6              = "ct_est6"
-	podEgressMapCtEst6Former        = "ct_est6_former"
+	podEgressMapCtEst6Previous      = "ct_est6_previous"
 	podEgressMapCtFlows             = "ct_flows"
 	podEgressMapCtNew4              = "ct_new4"
 	podEgressMapCtNew6              = "ct_new6"
@@ -591,9 +591,9 @@ const (
 	podEgressMapMaglev              = "maglev"
 	podEgressMapMetrics             = "metrics"
 	podEgressMapNat4                = "nat4"
-	podEgressMapNat4Former          = "nat4_former"
+	podEgressMapNat4Previous        = "nat4_previous"
 	podEgressMapNat6                = "nat6"
-	podEgressMapNat6Former          = "nat6_former"
+	podEgressMapNat6Previous        = "nat6_previous"
 	podEgressMapNatFlows            = "nat_flows"
 	podEgressMapNatTotals           = "nat_totals"
 	podEgressMapNatWorks            = "nat_works"
@@ -711,9 +711,9 @@ type podEgressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.MapSpec `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.MapSpec `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -737,9 +737,9 @@ type podEgressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
-	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.MapSpec `ebpf:"nat4_previous"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
-	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.MapSpec `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
@@ -821,9 +821,9 @@ type podEgressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.Map `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.Map `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -847,9 +847,9 @@ type podEgressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
-	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.Map `ebpf:"nat4_previous"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
-	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.Map `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
@@ -880,9 +880,9 @@ func (m *podEgressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
-		m.CtEst4Former,
+		m.CtEst4Previous,
 		m.CtEst6,
-		m.CtEst6Former,
+		m.CtEst6Previous,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -906,9 +906,9 @@ func (m *podEgressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
-		m.Nat4Former,
+		m.Nat4Previous,
 		m.Nat6,
-		m.Nat6Former,
+		m.Nat6Previous,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,

@@ -25,9 +25,9 @@ const (
 	podIngressMapCtBurst4            = "ct_burst4"
 	podIngressMapCtBurst6            = "ct_burst6"
 	podIngressMapCtEst4              = "ct_est4"
-	podIngressMapCtEst4Former        = "ct_est4_former"
+	podIngressMapCtEst4Previous      = "ct_est4_previous"
 	podIngressMapCtEst6              = "ct_est6"
-	podIngressMapCtEst6Former        = "ct_est6_former"
+	podIngressMapCtEst6Previous      = "ct_est6_previous"
 	podIngressMapCtFlows             = "ct_flows"
 	podIngressMapCtNew4              = "ct_new4"
 	podIngressMapCtNew6              = "ct_new6"
@@ -50,9 +50,9 @@ const (
 	podIngressMapMaglev              = "maglev"
 	podIngressMapMetrics             = "metrics"
 	podIngressMapNat4                = "nat4"
-	podIngressMapNat4Former          = "nat4_former"
+	podIngressMapNat4Previous        = "nat4_previous"
 	podIngressMapNat6                = "nat6"
-	podIngressMapNat6Former          = "nat6_former"
+	podIngressMapNat6Previous        = "nat6_previous"
 	podIngressMapNatFlows            = "nat_flows"
 	podIngressMapNatTotals           = "nat_totals"
 	podIngressMapNatWorks            = "nat_works"
@@ -146,9 +146,9 @@ type podIngressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.MapSpec `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.MapSpec `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -171,9 +171,9 @@ type podIngressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
-	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.MapSpec `ebpf:"nat4_previous"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
-	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.MapSpec `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
@@ -243,9 +243,9 @@ type podIngressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
-	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
+	CtEst4Previous  *ebpf.Map `ebpf:"ct_est4_previous"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
-	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
+	CtEst6Previous  *ebpf.Map `ebpf:"ct_est6_previous"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -268,9 +268,9 @@ type podIngressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
-	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
+	Nat4Previous    *ebpf.Map `ebpf:"nat4_previous"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
-	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
+	Nat6Previous    *ebpf.Map `ebpf:"nat6_previous"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
@@ -295,9 +295,9 @@ func (m *podIngressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
-		m.CtEst4Former,
+		m.CtEst4Previous,
 		m.CtEst6,
-		m.CtEst6Former,
+		m.CtEst6Previous,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -320,9 +320,9 @@ func (m *podIngressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
-		m.Nat4Former,
+		m.Nat4Previous,
 		m.Nat6,
-		m.Nat6Former,
+		m.Nat6Previous,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,

@@ -45,7 +45,7 @@ func ReadResizeState(state uint32) (number uint32, phase ResizePhase) {
 // FlowMaps lists the maps of flows whose size is a flag of the agent. Programs have two names for each of them, see [PreviousName].
 func FlowMaps() []string { return []string{MapCtEst4, MapCtEst6, MapNat4, MapNat6} }
 
-const previousSuffix = "_former"
+const previousSuffix = "_previous"
 
 // PreviousName returns the programs' name of the previous map of one of [FlowMaps] in a resize. Without a resize it is the same map.
 func PreviousName(name string) string { return name + previousSuffix }

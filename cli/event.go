@@ -54,7 +54,7 @@ func describe(p monitorwire.Payload) event {
 	case *events.Drop:
 		e := withPacket(d.Header)
 		e.Type, e.Reason, e.ReasonCode, e.Direction = "drop", d.Reason.String(), uint8(d.Reason), d.Direction()
-		e.TargetEndpoint, e.SourceIdentity, e.TargetIdentity, e.IfIndex = d.TargetID, d.SourceIdentity, d.TargetIdentity, d.IfIndex
+		e.TargetEndpoint, e.SourceIdentity, e.TargetIdentity, e.IfIndex = d.DestinationID, d.SourceIdentity, d.DestinationIdentity, d.IfIndex
 		e.Location = fmt.Sprintf("%s:%d", d.File, d.Line)
 		return e
 	case *events.Trace:
@@ -63,8 +63,8 @@ func describe(p monitorwire.Payload) event {
 		if int(d.Point) < len(points) {
 			e.Point = points[d.Point]
 		}
-		e.TargetEndpoint, e.IfIndex = uint32(d.TargetID), d.IfIndex
-		e.SourceIdentity, e.TargetIdentity = d.SourceIdentity, d.TargetIdentity
+		e.TargetEndpoint, e.IfIndex = uint32(d.DestinationID), d.IfIndex
+		e.SourceIdentity, e.TargetIdentity = d.SourceIdentity, d.DestinationIdentity
 		return e
 	case *events.Note:
 		return event{Type: kindWhy, Endpoint: d.Endpoint, Drop: d.Drop, Policy: d.Policy}

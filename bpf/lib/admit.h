@@ -60,8 +60,8 @@ __attribute__((noinline)) int admit(struct __sk_buff *skb)
 	return 0;
 }
 
-/* admit_target reports whether the destination in the entry of the work is on another node that may be reached without the tunnel. */
-__attribute__((noinline)) int admit_target(__u32 family)
+/* admit_destination reports whether the destination in the entry of the work is on another node that may be reached without the tunnel. */
+__attribute__((noinline)) int admit_destination(__u32 family)
 {
 	struct nat_work *work = nat_work();
 	struct addr_key to = {};

@@ -31,7 +31,7 @@ volatile const __u32 ct_guarantee = CT_GUARANTEE;
 volatile const __u32 ct_beyond = CT_FLOWS - CT_GUARANTEE * CT_ENDPOINTS;
 
 _Static_assert(__builtin_offsetof(struct ct_key4, port) == 8 && __builtin_offsetof(struct ct_key6, port) == 32 &&
-		       __builtin_offsetof(struct ct_key4, protocol) == 12 && __builtin_offsetof(struct ct_key4, asker) == 13 &&
+		       __builtin_offsetof(struct ct_key4, protocol) == 12 && __builtin_offsetof(struct ct_key4, requester) == 13 &&
 		       __builtin_offsetof(struct ct_key4, type) == 14,
 	       "ct_key_rest makes what follows the addresses");
 
@@ -62,19 +62,19 @@ static __always_inline __u64 word_at(const void *at)
 /* The two ends of an entry: 0 is the initiator, 1 the responder. An index instead of a condition halves the paths that the verifier checks. */
 static __always_inline __u32 ct_end_id(const struct ct_entry *entry, __u32 end)
 {
-	return *(const __u16 *)((const void *)entry + __builtin_offsetof(struct ct_entry, opener) + (end & 1) * sizeof(entry->opener));
+	return *(const __u16 *)((const void *)entry + __builtin_offsetof(struct ct_entry, initiator) + (end & 1) * sizeof(entry->initiator));
 }
 
 static __always_inline __u32 ct_end_identity(const struct ct_entry *entry, __u32 end)
 {
-	return *(const __u32 *)((const void *)entry + __builtin_offsetof(struct ct_entry, opener_identity) +
-				(end & 1) * sizeof(entry->opener_identity));
+	return *(const __u32 *)((const void *)entry + __builtin_offsetof(struct ct_entry, initiator_identity) +
+				(end & 1) * sizeof(entry->initiator_identity));
 }
 
 static __always_inline __u32 ct_end_revision(const struct ct_entry *entry, __u32 end)
 {
-	return *(const __u32 *)((const void *)entry + __builtin_offsetof(struct ct_entry, opener_revision) +
-				(end & 1) * sizeof(entry->opener_revision));
+	return *(const __u32 *)((const void *)entry + __builtin_offsetof(struct ct_entry, initiator_revision) +
+				(end & 1) * sizeof(entry->initiator_revision));
 }
 
 /* ct_path returns the path of a flow. */
@@ -83,8 +83,8 @@ static __always_inline enum flow_path ct_path(const struct ct_entry *entry) { re
 /* ct_end returns the end of an entry that is at a side of its key; CT_INITIATOR_SECOND is bit 0. */
 static __always_inline __u32 ct_end(const struct ct_entry *entry, __u32 second) { return (entry->flags ^ second) & 1; }
 
-/* ct_asker returns the value of asker in a key: the side that sent the request to which an ICMP message belongs. */
-static __always_inline __u8 ct_asker(const struct l4 *l4, int second)
+/* ct_requester returns the value of requester in a key: the side that sent the request to which an ICMP message belongs. */
+static __always_inline __u8 ct_requester(const struct l4 *l4, int second)
 {
 	if (l4->role == L4_PLAIN)
 		return 0;
@@ -120,35 +120,35 @@ static __always_inline __u64 ct_key_rest(const struct l4 *l4, __u64 second)
 {
 	__u64 swap = (l4->sport ^ l4->dport) & -second;
 
-	return (l4->sport ^ swap) | (l4->dport ^ swap) << 16 | (__u64)l4->protocol << 32 | (__u64)ct_asker(l4, second) << 40 | (__u64)l4->type << 48;
+	return (l4->sport ^ swap) | (l4->dport ^ swap) << 16 | (__u64)l4->protocol << 32 | (__u64)ct_requester(l4, second) << 40 | (__u64)l4->type << 48;
 }
 
 /* ct_key4_make makes the key of a packet between two addresses, and returns 1 when the sender is its second side, otherwise 0. Callers mask values that they
  * compute from the result: Linux 6.1 loses the bounds of a number after an exclusive or. The compiler would omit the mask if it knew the number. */
 static __always_inline int ct_key4_make(union ct_key *key, const void *from, const void *to, const struct l4 *l4)
 {
-	__be32 source = *(const __be32 *)from, target = *(const __be32 *)to;
-	__u64 second = is_below((__u64)target << 16 | l4->dport, (__u64)source << 16 | l4->sport);
-	__u32 swap = (source ^ target) & -second;
+	__be32 source = *(const __be32 *)from, destination = *(const __be32 *)to;
+	__u64 second = is_below((__u64)destination << 16 | l4->dport, (__u64)source << 16 | l4->sport);
+	__u32 swap = (source ^ destination) & -second;
 
-	key->words[0] = (source ^ swap) | (__u64)(target ^ swap) << 32;
+	key->words[0] = (source ^ swap) | (__u64)(destination ^ swap) << 32;
 	key->words[1] = ct_key_rest(l4, second);
 	return hidden(second);
 }
 
 static __always_inline int ct_key6_make(union ct_key *key, const void *from, const void *to, const struct l4 *l4)
 {
-	const word *source = from, *target = to;
-	__u64 second = is_above(source[0], target[0]) |
-		       (is_equal(source[0], target[0]) &
-			(is_above(source[1], target[1]) | (is_equal(source[1], target[1]) & is_below(l4->dport, l4->sport))));
+	const word *source = from, *destination = to;
+	__u64 second = is_above(source[0], destination[0]) |
+		       (is_equal(source[0], destination[0]) &
+			(is_above(source[1], destination[1]) | (is_equal(source[1], destination[1]) & is_below(l4->dport, l4->sport))));
 
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
-		__u64 swap = (source[i] ^ target[i]) & -second;
+		__u64 swap = (source[i] ^ destination[i]) & -second;
 
 		key->words[i] = source[i] ^ swap;
-		key->words[2 + i] = target[i] ^ swap;
+		key->words[2 + i] = destination[i] ^ swap;
 	}
 	key->words[4] = ct_key_rest(l4, second);
 	return hidden(second);
@@ -189,7 +189,7 @@ static __always_inline struct ct_entry *ct_find(const union ct_key *key, __u8 fa
 	struct ct_entry *entry;
 
 	*table = CT_IN_ESTABLISHED;
-	if ((entry = family == 6 ? resize_lookup(RESIZE_CT_EST6, &ct_est6, &ct_est6_former, &key->v6) : resize_lookup(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4)))
+	if ((entry = family == 6 ? resize_lookup(RESIZE_CT_EST6, &ct_est6, &ct_est6_previous, &key->v6) : resize_lookup(RESIZE_CT_EST4, &ct_est4, &ct_est4_previous, &key->v4)))
 		return entry;
 	*table = CT_IN_NEW;
 	if ((entry = family == 6 ? bpf_map_lookup_elem(&ct_new6, &key->v6) : bpf_map_lookup_elem(&ct_new4, &key->v4)))
@@ -202,7 +202,7 @@ static __always_inline struct ct_entry *ct_find(const union ct_key *key, __u8 fa
 }
 
 /* ct_payer returns the endpoint for which a flow counts. */
-static __always_inline __u32 ct_payer(const struct ct_entry *entry) { return entry->opener ? entry->opener : entry->target; }
+static __always_inline __u32 ct_payer(const struct ct_entry *entry) { return entry->initiator ? entry->initiator : entry->responder; }
 
 /* ct_count adds to the counter in a slot of ct_flows and returns the sum. The agent corrects the counters, so they may be slightly wrong for a while, also
  * below 0. */
@@ -249,7 +249,7 @@ static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum
 
 	switch (table) {
 	case CT_IN_ESTABLISHED:
-		deleted = family == 6 ? resize_delete(RESIZE_CT_EST6, &ct_est6, &ct_est6_former, &key->v6) : resize_delete(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4);
+		deleted = family == 6 ? resize_delete(RESIZE_CT_EST6, &ct_est6, &ct_est6_previous, &key->v6) : resize_delete(RESIZE_CT_EST4, &ct_est4, &ct_est4_previous, &key->v4);
 		if (!deleted)
 			ct_discharge(payer);
 		break;
@@ -267,7 +267,7 @@ static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum
 /* ct_bursts counts a new flow. It reports whether the endpoint, or its peers, initiated too many flows in this tick. */
 static __always_inline int ct_bursts(const struct ct_entry *entry)
 {
-	__u32 slot = entry->opener ? entry->opener : ENDPOINTS_MAX + entry->target;
+	__u32 slot = entry->initiator ? entry->initiator : ENDPOINTS_MAX + entry->responder;
 
 	return rate_exceeded(bpf_map_lookup_elem(&ct_rates, &slot), ct_now(), ct_new_rate);
 }
@@ -289,8 +289,8 @@ static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family,
 static __always_inline int ct_store(const union ct_key *key, __u8 family, const struct ct_entry *entry, __u64 how)
 {
 	if (family == 6)
-		return resize_update(RESIZE_CT_EST6, &ct_est6, &ct_est6_former, &key->v6, entry, how);
-	return resize_update(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4, entry, how);
+		return resize_update(RESIZE_CT_EST6, &ct_est6, &ct_est6_previous, &key->v6, entry, how);
+	return resize_update(RESIZE_CT_EST4, &ct_est4, &ct_est4_previous, &key->v4, entry, how);
 }
 
 /* ct_not_stored returns the drop for an established flow that cannot be stored. */

@@ -19,13 +19,13 @@
 
 /* One key for both directions of a flow: the side with the lower address, or with the lower port when the addresses are equal, is the first. Values are
  * compared in the order of their bytes. Protocols other than TCP, UDP, UDP-Lite, SCTP and ICMP have ports 0. An ICMP request and its replies have the
- * identifier as both ports; asker is the side that sent the request, so each side may send requests with the same identifier, and type separates echo from
+ * identifier as both ports; requester is the side that sent the request, so each side may send requests with the same identifier, and type separates echo from
  * other requests. */
 struct ct_key4 {
 	__be32 addr[2];
 	__be16 port[2];
 	__u8 protocol;
-	__u8 asker; /* ICMP: 1 when the first side sent the request, 2 when the second did; otherwise 0 */
+	__u8 requester; /* ICMP: 1 when the first side sent the request, 2 when the second did; otherwise 0 */
 	__u8 type;  /* ICMP: of the request */
 	__u8 pad;
 };
@@ -34,7 +34,7 @@ struct ct_key6 {
 	__u8 addr[2][16] __attribute__((aligned(8)));
 	__be16 port[2];
 	__u8 protocol;
-	__u8 asker;
+	__u8 requester;
 	__u8 type;
 	__u8 pad;
 };
@@ -45,7 +45,7 @@ enum flow_path {
 	PATH_STACK = 1, /* to the node's stack */
 };
 
-/* Flags of a flow. The initiator (opener) sent its first packet, to the responder (target). Bits 11 and 16 to 31 are reserved, see "The entry of a flow" in
+/* Flags of a flow. The initiator sent its first packet, to the responder. Bits 11 and 16 to 31 are reserved, see "The entry of a flow" in
  * Documentation/datapath.md. */
 enum ct_flag {
 	CT_INITIATOR_SECOND = 1, /* the initiator is the second side of the key */
@@ -74,19 +74,19 @@ struct ct_entry {
 	__u32 expires; /* in ticks of 2^30 ns of the monotonic clock */
 	__u32 created;
 	__u32 epochs;  /* see epochs_of in ipcache.h */
-	__u32 opener_identity;
-	__u32 target_identity;
-	__u32 opener_revision;
-	__u32 target_revision;
-	__u16 opener; /* local endpoint id, 0 when it is not local */
-	__u16 target;
+	__u32 initiator_identity;
+	__u32 responder_identity;
+	__u32 initiator_revision;
+	__u32 responder_revision;
+	__u16 initiator; /* local endpoint id, 0 when it is not local */
+	__u16 responder;
 	enum ct_flag flags; /* any of them */
 	__u64 packets; /* of both directions, see ct_account; CPUs race on the counter. Bits 48 to 63 are reserved. */
 	__u64 bytes;
 };
-_Static_assert(__builtin_offsetof(struct ct_entry, target_identity) == __builtin_offsetof(struct ct_entry, opener_identity) + 4 &&
-		       __builtin_offsetof(struct ct_entry, target_revision) == __builtin_offsetof(struct ct_entry, opener_revision) + 4 &&
-		       __builtin_offsetof(struct ct_entry, target) == __builtin_offsetof(struct ct_entry, opener) + 2,
+_Static_assert(__builtin_offsetof(struct ct_entry, responder_identity) == __builtin_offsetof(struct ct_entry, initiator_identity) + 4 &&
+		       __builtin_offsetof(struct ct_entry, responder_revision) == __builtin_offsetof(struct ct_entry, initiator_revision) + 4 &&
+		       __builtin_offsetof(struct ct_entry, responder) == __builtin_offsetof(struct ct_entry, initiator) + 2,
 	       "both ends are reached by an index");
 
 struct {
@@ -109,14 +109,14 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, struct ct_key4);
 	__type(value, struct ct_entry);
-} ct_est4_former SEC(".maps");
+} ct_est4_previous SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct ct_key6);
 	__type(value, struct ct_entry);
-} ct_est6_former SEC(".maps");
+} ct_est6_previous SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

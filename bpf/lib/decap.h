@@ -120,8 +120,8 @@ __attribute__((noinline)) int decap_strip(struct __sk_buff *skb, __u32 family)
 	return CONTINUE;
 }
 
-/* decap_target returns the pod that has the inner destination; NULL when there is none, the packet does not fit, or its source is not of that node. */
-static __always_inline struct endpoint_facts *decap_target(struct __sk_buff *skb, const struct decap *in, __u32 node)
+/* decap_endpoint returns the pod that has the inner destination; NULL when there is none, the packet does not fit, or its source is not of that node. */
+static __always_inline struct endpoint_facts *decap_endpoint(struct __sk_buff *skb, const struct decap *in, __u32 node)
 {
 	struct endpoint_facts *facts;
 	struct endpoint_ref *ref;
@@ -173,7 +173,7 @@ __attribute__((noinline)) int decapsulate(struct __sk_buff *skb, const struct fl
 
 	if (!encap_modes || link_header != ETH_HLEN || protocol_written() < PROTOCOL_DECAPSULATES || !flow || !decap_read(skb, flow, &in))
 		return PASS;
-	if (!decap_node(flow, &node) || !(facts = decap_target(skb, &in, node)))
+	if (!decap_node(flow, &node) || !(facts = decap_endpoint(skb, &in, node)))
 		return PASS;
 	if ((v = decap_strip(skb, in.family)) != CONTINUE)
 		return v;

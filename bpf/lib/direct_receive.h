@@ -18,8 +18,8 @@
 #include "reasons.h"
 #include "whole.h"
 
-/* direct_target returns the pod that has the destination; NULL when there is none, the packet does not fit, or no routes lead to the pod of its source. */
-static __always_inline struct endpoint_facts *direct_target(struct __sk_buff *skb, const struct whole *packet)
+/* direct_endpoint returns the pod that has the destination; NULL when there is none, the packet does not fit, or no routes lead to the pod of its source. */
+static __always_inline struct endpoint_facts *direct_endpoint(struct __sk_buff *skb, const struct whole *packet)
 {
 	struct endpoint_facts *facts;
 	struct endpoint_ref *ref;
@@ -62,7 +62,7 @@ __attribute__((noinline)) int direct_receive(struct __sk_buff *skb, int establis
 
 	if (link_header != ETH_HLEN || skb->pkt_type != PACKET_HOST || !direct_forwards() || !whole_read(skb, &packet))
 		return PASS;
-	if (!(facts = direct_target(skb, &packet)) || !direct_returns(skb, &packet))
+	if (!(facts = direct_endpoint(skb, &packet)) || !direct_returns(skb, &packet))
 		return PASS;
 	if (established && !established_passes(skb, &packet, facts, 0, IDENTITY_UNKNOWN))
 		return PASS;

@@ -178,19 +178,19 @@ __attribute__((noinline)) int flow_evaluate(struct __sk_buff *skb, struct flow *
 		entry->epochs = flow->epochs;
 	}
 	if (own) {
-		entry->target = self->id;
-		entry->target_identity = self->identity;
-		entry->target_revision = revision;
-		entry->opener = flow->peer;
-		entry->opener_identity = is_loopback(skb, flow, self) ? IDENTITY_HOST : flow->peer_identity;
-		entry->opener_revision = peer.revision;
+		entry->responder = self->id;
+		entry->responder_identity = self->identity;
+		entry->responder_revision = revision;
+		entry->initiator = flow->peer;
+		entry->initiator_identity = is_loopback(skb, flow, self) ? IDENTITY_HOST : flow->peer_identity;
+		entry->initiator_revision = peer.revision;
 	} else {
-		entry->opener = self->id;
-		entry->opener_identity = self->identity;
-		entry->opener_revision = revision;
-		entry->target = flow->peer;
-		entry->target_identity = flow->peer_identity;
-		entry->target_revision = peer.revision;
+		entry->initiator = self->id;
+		entry->initiator_identity = self->identity;
+		entry->initiator_revision = revision;
+		entry->responder = flow->peer;
+		entry->responder_identity = flow->peer_identity;
+		entry->responder_revision = peer.revision;
 	}
 	return CONTINUE;
 }

@@ -79,8 +79,8 @@ static __always_inline __u32 fast_now(void)
 	return clock;
 }
 
-/* fast_target returns the destination of a packet as a service key. */
-static __always_inline struct service_key fast_target(const struct fast *packet, const __u8 family)
+/* fast_destination returns the destination of a packet as a service key. */
+static __always_inline struct service_key fast_destination(const struct fast *packet, const __u8 family)
 {
 	struct service_key to = { .port = packet->l4.dport, .protocol = packet->l4.protocol };
 
@@ -95,7 +95,7 @@ static __always_inline struct service_key fast_target(const struct fast *packet,
  * that is created meanwhile gets the next one. */
 static __always_inline struct ct_entry *fast_without_reply(const struct fast *packet, const union ct_key *key, const __u8 family)
 {
-	struct service_key to = fast_target(packet, family);
+	struct service_key to = fast_destination(packet, family);
 	struct ct_entry *entry;
 
 	entry = family == 6 ? bpf_map_lookup_elem(&ct_new6, &key->v6) : bpf_map_lookup_elem(&ct_new4, &key->v4);
@@ -111,7 +111,7 @@ static __always_inline __u32 fast_epochs(const struct fast *packet, const struct
 
 	if (ct_path(entry) == PATH_PEER)
 		return epochs_of(NULL, 1);
-	to = fast_target(packet, family);
+	to = fast_destination(packet, family);
 	return epochs_of(&to.addr, 0);
 }
 
@@ -134,10 +134,10 @@ _Static_assert(__builtin_offsetof(struct endpoint_facts, host_mac) == __builtin_
 static __always_inline int fast_addressed(const void *frame, const struct endpoint_facts *self)
 {
 	const void *pod = self->pod_mac, *host = self->host_mac;
-	__u64 target = *(const word *)frame ^ *(const word *)host;
+	__u64 destination = *(const word *)frame ^ *(const word *)host;
 	__u64 source = *(const word *)(frame + ETH_ALEN - 2) ^ *(const word *)(pod - 2);
 
-	return !(target << 16 | source >> 16);
+	return !(destination << 16 | source >> 16);
 }
 
 /* fast_address writes the MAC addresses of a frame to an endpoint. */

@@ -26,7 +26,7 @@ struct flow {
 	__u8 fragment;	 /* FRAGMENT_... */
 	__u8 family;
 	__u8 direction;
-	__u8 hops;
+	__u8 ttl;
 	__u16 self;	 /* local endpoint id */
 	/* Determined by the steps. */
 	__u16 peer;	   /* local endpoint id, 0 when it is not local */
@@ -95,7 +95,7 @@ static __always_inline void flow_of_ipv4(struct flow *flow, const struct ipv4_pa
 	flow->end = packet->end;
 	flow->datagram = packet->id;
 	flow->fragment = packet->fragment;
-	flow->hops = packet->ttl;
+	flow->ttl = packet->ttl;
 }
 
 static __always_inline void flow_of_ipv6(struct flow *flow, const struct ipv6_packet *packet)
@@ -108,7 +108,7 @@ static __always_inline void flow_of_ipv6(struct flow *flow, const struct ipv6_pa
 	flow->end = packet->end;
 	flow->datagram = packet->id;
 	flow->fragment = packet->fragment;
-	flow->hops = packet->hop_limit;
+	flow->ttl = packet->hop_limit;
 }
 
 /* flow_name makes the key. It is a separate function, like others here, so that the verifier checks it once. */
@@ -183,7 +183,7 @@ __attribute__((noinline)) int flow_verdict_valid(struct flow *flow, const struct
 	if (ct_end_id(entry, own) != self->id || ct_end_revision(entry, own) != self->revision)
 		return 0;
 	/* A flow that was allowed as host traffic is not reusable by a packet of another origin, even if SNAT gave it the node's address. */
-	if (own && flow->foreign && entry->opener_identity == IDENTITY_HOST)
+	if (own && flow->foreign && entry->initiator_identity == IDENTITY_HOST)
 		return 0;
 	/* If ipcache does not know the sender, no epoch shows that another pod has its address now. */
 	if (flow->tunnelled && ct_end_identity(entry, !own) != flow->tunnelled_identity)

@@ -18,7 +18,7 @@ static __always_inline verdict forward(struct __sk_buff *skb, struct flow *flow)
 {
 	verdict v;
 
-	if (flow->hops <= 1)
+	if (flow->ttl <= 1)
 		return DROP_REJECT(FILE_FORWARD, REASON_HOPS);
 	v = route_lookup(skb, flow->family, route_length(skb, flow));
 	if (v == STEP_TOO_BIG)
@@ -31,14 +31,14 @@ static __always_inline verdict forward(struct __sk_buff *skb, struct flow *flow)
 /* forward_error does the same with an ICMP error about a packet of such a flow. PASS when it is about another packet; the packet is then unchanged. */
 static __always_inline verdict forward_error(struct __sk_buff *skb, struct flow *flow)
 {
-	__u32 inner_at = flow->at + ICMP_LENGTH, length = flow->end - link_header, hops = flow->hops, redirect;
+	__u32 inner_at = flow->at + ICMP_LENGTH, length = flow->end - link_header, ttl = flow->ttl, redirect;
 	struct nat_work *work;
 	verdict v;
 
 	if (!netdev_inner(skb, flow, NAT_FROM_OUTSIDE) || !(work = nat_work()))
 		return PASS;
 	redirect = work->entry.flags & NAT_REDIRECT;
-	if (redirect && hops <= 1)
+	if (redirect && ttl <= 1)
 		return DROP(FILE_FORWARD, REASON_HOPS);
 	if (redirect && (v = route_lookup(skb, flow->family, length)) != CONTINUE)
 		return v == STEP_TOO_BIG ? DROP(FILE_FORWARD, REASON_TOO_BIG) : v;

@@ -20,7 +20,7 @@ struct nat_work {
 	struct nat_key6 key;	 /* a packet at a hook */
 	struct nat_entry6 entry; /* the translated packet */
 	/* For the functions below, each key with its entry. */
-	struct nat_key6 twin;
+	struct nat_key6 reverse;
 	struct nat_entry6 reply;
 	struct nat_key6 other;
 	struct nat_entry6 found;
@@ -64,7 +64,7 @@ struct nat_head {
 struct nat_rest {
 	__be16 sport;
 	__be16 dport;
-	enum nat_place twin;
+	enum nat_place reverse;
 	enum nat_flag flags;
 	__u32 service;
 	__u32 backend;
@@ -105,7 +105,7 @@ struct nat_slot {
 	struct nat_key6 key;
 	struct nat_entry6 entry;
 };
-_Static_assert(__builtin_offsetof(struct nat_work, twin) == sizeof(struct nat_slot) &&
+_Static_assert(__builtin_offsetof(struct nat_work, reverse) == sizeof(struct nat_slot) &&
 		       __builtin_offsetof(struct nat_work, other) == 2 * sizeof(struct nat_slot),
 	       "slots are reached by an index");
 
@@ -151,13 +151,13 @@ __attribute__((noinline)) int nat_load(__u32 family, __u32 which)
 	if (!slot)
 		return 0;
 	if (family == 6) {
-		if (!(entry = resize_lookup(RESIZE_NAT6, &nat6, &nat6_former, &slot->key)))
+		if (!(entry = resize_lookup(RESIZE_NAT6, &nat6, &nat6_previous, &slot->key)))
 			return 0;
 		slot->entry = *entry;
 		return slot->entry.check == nat_check6(&slot->key);
 	}
 	check = nat_check4(&work->key4, &slot->key);
-	if (!(entry4 = resize_lookup(RESIZE_NAT4, &nat4, &nat4_former, &work->key4)))
+	if (!(entry4 = resize_lookup(RESIZE_NAT4, &nat4, &nat4_previous, &work->key4)))
 		return 0;
 	nat_read4(&slot->entry, entry4);
 	return slot->entry.check == check;
@@ -173,14 +173,14 @@ __attribute__((noinline)) int nat_store(__u32 family, __u32 which, __u64 how)
 		return -ERRNO_NO_MEMORY;
 	if (family == 6) {
 		slot->entry.check = nat_check6(&slot->key);
-		return resize_update(RESIZE_NAT6, &nat6, &nat6_former, &slot->key, &slot->entry, how);
+		return resize_update(RESIZE_NAT6, &nat6, &nat6_previous, &slot->key, &slot->entry, how);
 	}
 	work->entry4.check = nat_check4(&work->key4, &slot->key);
 	work->entry4.expires = slot->entry.expires;
 	work->entry4.saddr = *(half_word *)slot->entry.saddr;
 	work->entry4.daddr = *(half_word *)slot->entry.daddr;
 	*nat_rest(&work->entry4, 4) = *nat_rest(&slot->entry, 6);
-	return resize_update(RESIZE_NAT4, &nat4, &nat4_former, &work->key4, &work->entry4, how);
+	return resize_update(RESIZE_NAT4, &nat4, &nat4_previous, &work->key4, &work->entry4, how);
 }
 
 /* nat_delete deletes the entry of a key. The flow no longer counts if the entry, which the slot must have, is of its first direction. */
@@ -193,10 +193,10 @@ __attribute__((noinline)) int nat_delete(__u32 family, __u32 which)
 	if (!slot)
 		return 0;
 	if (family == 6) {
-		err = resize_delete(RESIZE_NAT6, &nat6, &nat6_former, &slot->key);
+		err = resize_delete(RESIZE_NAT6, &nat6, &nat6_previous, &slot->key);
 	} else {
 		nat_check4(&work->key4, &slot->key);
-		err = resize_delete(RESIZE_NAT4, &nat4, &nat4_former, &work->key4);
+		err = resize_delete(RESIZE_NAT4, &nat4, &nat4_previous, &work->key4);
 	}
 	if (!err && !(slot->entry.flags & NAT_REPLY))
 		nat_discharge(&slot->entry, family);
@@ -214,21 +214,21 @@ static __always_inline int nat_set_source(struct nat_work *work, __u32 family, _
 }
 
 /* nat_reverse_key makes the key of the other direction. */
-static __always_inline void nat_reverse_key(struct nat_key6 *twin, const struct nat_entry6 *entry, __u8 protocol)
+static __always_inline void nat_reverse_key(struct nat_key6 *reverse, const struct nat_entry6 *entry, __u8 protocol)
 {
-	__builtin_memcpy(twin->saddr, entry->daddr, sizeof(twin->saddr));
-	__builtin_memcpy(twin->daddr, entry->saddr, sizeof(twin->daddr));
-	twin->sport = entry->dport;
-	twin->dport = entry->sport;
-	twin->protocol = protocol;
-	twin->place = entry->twin;
-	twin->pad[0] = twin->pad[1] = 0;
+	__builtin_memcpy(reverse->saddr, entry->daddr, sizeof(reverse->saddr));
+	__builtin_memcpy(reverse->daddr, entry->saddr, sizeof(reverse->daddr));
+	reverse->sport = entry->dport;
+	reverse->dport = entry->sport;
+	reverse->protocol = protocol;
+	reverse->place = entry->reverse;
+	reverse->pad[0] = reverse->pad[1] = 0;
 }
 
 /* nat_same reports whether two entries translate a packet identically. */
 static __always_inline int nat_same(const struct nat_entry6 *a, const struct nat_entry6 *b)
 {
-	__u64 differ = (a->sport ^ b->sport) | (a->dport ^ b->dport) | (a->twin ^ b->twin);
+	__u64 differ = (a->sport ^ b->sport) | (a->dport ^ b->dport) | (a->reverse ^ b->reverse);
 
 	for (int i = 0; i < 16; i += 8)
 		differ |= (word_at(a->saddr + i) ^ word_at(b->saddr + i)) | (word_at(a->daddr + i) ^ word_at(b->daddr + i));
@@ -243,7 +243,7 @@ static __always_inline void nat_mirror(struct nat_work *work)
 	__builtin_memcpy(work->reply.daddr, work->key.saddr, sizeof(work->reply.daddr));
 	work->reply.sport = work->key.dport;
 	work->reply.dport = work->key.sport;
-	work->reply.twin = work->key.place;
+	work->reply.reverse = work->key.place;
 	work->reply.flags = (work->entry.flags & ~NAT_OF_SENDER) ^ NAT_REPLY;
 }
 
@@ -254,7 +254,7 @@ __attribute__((noinline)) int nat_forget(__u32 family)
 
 	if (!work)
 		return 0;
-	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
+	nat_reverse_key(&work->reverse, &work->entry, work->key.protocol);
 	nat_delete(family, NAT_REVERSE);
 	return nat_delete(family, NAT_OWN);
 }

@@ -31,7 +31,7 @@ __attribute__((noinline)) int nat_claim(__u32 family)
 
 	if (!work || err != -ERRNO_EXIST)
 		return err;
-	work->other = work->twin;
+	work->other = work->reverse;
 	if (!nat_load(family, NAT_OTHER))
 		return err;
 	if (nat_same(&work->found, &work->reply)) {
@@ -40,11 +40,11 @@ __attribute__((noinline)) int nat_claim(__u32 family)
 	}
 	if (!nat_expired(&work->found, ct_now()))
 		return err;
-	nat_reverse_key(&work->other, &work->found, work->twin.protocol);
+	nat_reverse_key(&work->other, &work->found, work->reverse.protocol);
 	if (nat_load(family, NAT_OTHER) && !nat_expired(&work->found, ct_now()))
 		return err;
 	nat_delete(family, NAT_OTHER);
-	work->other = work->twin; /* with the stored entry: it may count for an endpoint */
+	work->other = work->reverse; /* with the stored entry: it may count for an endpoint */
 	if (nat_load(family, NAT_OTHER))
 		nat_delete(family, NAT_OTHER);
 	return nat_store(family, NAT_REVERSE, BPF_NOEXIST);
@@ -65,7 +65,7 @@ __attribute__((noinline)) int nat_create(__u32 family)
 		return DROP(FILE_NAT_CREATE, REASON_NAT_SHARE);
 	}
 	work->entry.expires = ct_now() + (work->key.protocol == IPPROTO_TCP ? ct_tcp_syn_timeout : ct_any_timeout);
-	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
+	nat_reverse_key(&work->reverse, &work->entry, work->key.protocol);
 	nat_mirror(work);
 	claimed = nat_claim(family);
 	if (claimed < 0)

@@ -13,7 +13,7 @@
 /* nat_is_reverse reports whether the reverse entry of the work translates to the packet of its key. */
 static __always_inline int nat_is_reverse(const struct nat_work *work)
 {
-	__u64 differ = (work->reply.sport ^ work->key.dport) | (work->reply.dport ^ work->key.sport) | (work->reply.twin ^ work->key.place);
+	__u64 differ = (work->reply.sport ^ work->key.dport) | (work->reply.dport ^ work->key.sport) | (work->reply.reverse ^ work->key.place);
 
 	for (int i = 0; i < 16; i += 8)
 		differ |= (word_at(work->reply.saddr + i) ^ word_at(work->key.daddr + i)) |
@@ -22,13 +22,13 @@ static __always_inline int nat_is_reverse(const struct nat_work *work)
 }
 
 /* nat_closed returns a value other than 0 when the flags of both directions say that a connection is closed. */
-static __always_inline __u32 nat_closed(__u32 own, __u32 twin) { return ((own | twin) & NAT_SENDER_RESET) | (own & twin & NAT_SENDER_FIN); }
+static __always_inline __u32 nat_closed(__u32 own, __u32 reverse) { return ((own | reverse) & NAT_SENDER_RESET) | (own & reverse & NAT_SENDER_FIN); }
 
 /* nat_reopens reports whether a SYN initiates a connection again that is closed by the flags of both directions. A SYN-ACK on a connection whose entries say
  * that it is closed belongs to a connection that was not translated. */
-__attribute__((noinline)) int nat_reopens(__u32 tcp_flags, __u32 own, __u32 twin)
+__attribute__((noinline)) int nat_reopens(__u32 tcp_flags, __u32 own, __u32 reverse)
 {
-	return (tcp_flags & TCP_SYN) && (tcp_flags & TCP_ACK ? nat_closed(own, twin) : (own | twin) & NAT_SENDER_CLOSING);
+	return (tcp_flags & TCP_SYN) && (tcp_flags & TCP_ACK ? nat_closed(own, reverse) : (own | reverse) & NAT_SENDER_CLOSING);
 }
 
 /* nat_restore stores the missing entry of the replies to a flow. It returns 0 on failure, because another flow uses the port now or the map is full. The
@@ -43,7 +43,7 @@ __attribute__((noinline)) int nat_restore(__u32 family)
 	work->reply.expires = ct_now() + ct_any_timeout;
 	if (!nat_store(family, NAT_REVERSE, BPF_NOEXIST))
 		return 1;
-	work->other = work->twin;
+	work->other = work->reverse;
 	return nat_load(family, NAT_OTHER) && nat_same(&work->found, &work->reply);
 }
 
@@ -68,11 +68,11 @@ __attribute__((noinline)) int nat_renew(__u32 family, __u32 flags)
 	if (!work)
 		return 0;
 	if (family == 6) {
-		nat_renew_in(resize_lookup(RESIZE_NAT6, &nat6, &nat6_former, &work->key), nat_check6(&work->key), &work->entry, 6, flags);
+		nat_renew_in(resize_lookup(RESIZE_NAT6, &nat6, &nat6_previous, &work->key), nat_check6(&work->key), &work->entry, 6, flags);
 		return 1;
 	}
 	check = nat_check4(&work->key4, &work->key);
-	nat_renew_in(resize_lookup(RESIZE_NAT4, &nat4, &nat4_former, &work->key4), check, &work->entry, 4, flags);
+	nat_renew_in(resize_lookup(RESIZE_NAT4, &nat4, &nat4_previous, &work->key4), check, &work->entry, 4, flags);
 	return 1;
 }
 
@@ -88,7 +88,7 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 		return 0;
 	flags = before = work->entry.flags;
 	active = !nat_expired(&work->entry, now);
-	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
+	nat_reverse_key(&work->reverse, &work->entry, work->key.protocol);
 	is_reverse = nat_load(family, NAT_REVERSE) && nat_is_reverse(work);
 	if (is_reverse) {
 		other = work->reply.flags;
@@ -159,7 +159,7 @@ __attribute__((noinline)) int nat_find4(__u32 tcp_flags)
 	if (!work)
 		return 0;
 	check = nat_check4(&work->key4, &work->key);
-	own = resize_lookup(RESIZE_NAT4, &nat4, &nat4_former, &work->key4);
+	own = resize_lookup(RESIZE_NAT4, &nat4, &nat4_previous, &work->key4);
 	if (!own || own->check != check)
 		return 0;
 	nat_read4(&work->entry, own);
@@ -173,7 +173,7 @@ __attribute__((noinline)) int nat_find6(__u32 tcp_flags)
 
 	if (!work)
 		return 0;
-	own = resize_lookup(RESIZE_NAT6, &nat6, &nat6_former, &work->key);
+	own = resize_lookup(RESIZE_NAT6, &nat6, &nat6_previous, &work->key);
 	if (!own || own->check != nat_check6(&work->key))
 		return 0;
 	work->entry = *own;
@@ -196,6 +196,6 @@ __attribute__((noinline)) int nat_peek(__u32 family)
 		return 0;
 	if (!nat_expired(&work->entry, ct_now()))
 		return 1;
-	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
+	nat_reverse_key(&work->reverse, &work->entry, work->key.protocol);
 	return nat_load(family, NAT_REVERSE) && !nat_expired(&work->reply, ct_now());
 }

@@ -57,7 +57,7 @@ enum nat_flag {
 	NAT_DIRECT = 256,     /* of a pod with a peer past a service, from a port that its flow to the service uses as well */
 };
 
-/* The translated packet. The key of the reverse entry (twin) follows from it: source and destination are exchanged, and the hook is the field twin. The reply
+/* The translated packet. The key of the reverse entry follows from it: source and destination are exchanged, and the hook is the field reverse. The reply
  * entry is stored first, with NOEXIST, so two flows never use the same ports; both entries are deleted together. The memory of a deleted entry may be reused at
  * once, so a reader compares the check. */
 struct nat_entry4 {
@@ -67,7 +67,7 @@ struct nat_entry4 {
 	__be32 daddr;
 	__be16 sport;
 	__be16 dport;
-	enum nat_place twin;
+	enum nat_place reverse;
 	enum nat_flag flags; /* any of them */
 	__u32 service;	     /* id of the frontend, 0 for none */
 	__u32 backend;	     /* id, 0 for none */
@@ -81,7 +81,7 @@ struct nat_entry6 {
 	__u8 daddr[16] __attribute__((aligned(8)));
 	__be16 sport;
 	__be16 dport;
-	enum nat_place twin;
+	enum nat_place reverse;
 	enum nat_flag flags;
 	__u32 service;
 	__u32 backend;
@@ -111,7 +111,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct nat_key4);
 	__type(value, struct nat_entry4);
-} nat4_former SEC(".maps");
+} nat4_previous SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -119,7 +119,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct nat_key6);
 	__type(value, struct nat_entry6);
-} nat6_former SEC(".maps");
+} nat6_previous SEC(".maps");
 
 struct nat_count {
 	__s32 ipv4;

@@ -14,10 +14,10 @@
 #include "reasons.h"
 
 /* nat_pair writes two addresses side by side, as in a header. */
-static __always_inline void nat_pair(__u8 *pair, const __u8 *source, const __u8 *target, __u32 family)
+static __always_inline void nat_pair(__u8 *pair, const __u8 *source, const __u8 *destination, __u32 family)
 {
 	half_word *to = (half_word *)pair;
-	const half_word *from = (const half_word *)source, *next = (const half_word *)target;
+	const half_word *from = (const half_word *)source, *next = (const half_word *)destination;
 
 	if (family == 6) {
 		for (int i = 0; i < 4; i++) {

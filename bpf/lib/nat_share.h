@@ -45,7 +45,7 @@ static __always_inline __u32 nat_share(const struct nat_entry6 *entry, __u32 fam
 }
 
 /* nat_from_outside reports whether an external client initiates a flow: one of a service that does not lead back to a pod. */
-static __always_inline int nat_from_outside(const struct nat_entry6 *entry) { return (entry->flags & NAT_SERVICE) && entry->twin != NAT_TO_POD; }
+static __always_inline int nat_from_outside(const struct nat_entry6 *entry) { return (entry->flags & NAT_SERVICE) && entry->reverse != NAT_TO_POD; }
 
 /* nat_limit returns the part of a limit that a flow may use. External clients, which may forge addresses, leave a sixteenth to pods and the node. */
 static __always_inline __s32 nat_limit(__u32 limit, int from_outside) { return limit - limit / 16 * from_outside; }

@@ -133,13 +133,13 @@ static __always_inline int pod_must_avoid(const struct flow *flow, struct nat_wo
 	work->entry = (struct nat_entry6){
 		.sport = work->key.sport,
 		.dport = work->key.dport,
-		.twin = NAT_TO_POD,
+		.reverse = NAT_TO_POD,
 		.flags = NAT_DIRECT,
 		.endpoint = flow->self,
 	};
 	__builtin_memcpy(work->entry.saddr, work->key.saddr, sizeof(work->entry.saddr));
 	__builtin_memcpy(work->entry.daddr, work->key.daddr, sizeof(work->entry.daddr));
-	nat_reverse_key(&work->twin, &work->entry, work->key.protocol);
+	nat_reverse_key(&work->reverse, &work->entry, work->key.protocol);
 	return nat_load(flow->family, NAT_REVERSE);
 }
 
@@ -201,7 +201,7 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 	work->entry = (struct nat_entry6){
 		.sport = flow->l4.sport,
 		.dport = choice->backend.port,
-		.twin = NAT_TO_POD,
+		.reverse = NAT_TO_POD,
 		.flags = NAT_SERVICE,
 		.service = choice->service.id,
 		.backend = choice->id,
@@ -211,7 +211,7 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 	__builtin_memcpy(work->entry.daddr, choice->backend.addr.addr, sizeof(work->entry.daddr));
 	if (same_address(&flow->from, &choice->backend.addr)) {
 		service_loopback(work->entry.saddr, flow->family);
-		work->entry.twin = NAT_FROM_POD;
+		work->entry.reverse = NAT_FROM_POD;
 	}
 	return pod_begin(flow->family);
 }
@@ -235,7 +235,7 @@ __attribute__((noinline)) int pod_rewrite(struct __sk_buff *skb, struct flow *fl
 		fragment_remember(flow);
 	if ((v = nat_rewrite(skb, flow->family, flow->fragment == FRAGMENT_LATER ? 0 : flow->at)) != CONTINUE)
 		return v;
-	if (work->entry.twin == NAT_FROM_POD)
+	if (work->entry.reverse == NAT_FROM_POD)
 		return pod_loop(skb, self);
 	__builtin_memcpy(flow->to.addr, work->entry.daddr, sizeof(flow->to.addr));
 	flow->l4.sport = work->entry.sport;
@@ -299,7 +299,7 @@ __attribute__((noinline)) int pod_translate_error(struct __sk_buff *skb, struct 
 	if (nat_peek(flow->family)) {
 		if ((v = nat_rewrite_error(skb, flow->family, flow->inner_at, flow->at, flow->end)) != CONTINUE)
 			return v;
-		if (work->entry.twin == NAT_FROM_POD)
+		if (work->entry.reverse == NAT_FROM_POD)
 			return pod_loop(skb, self);
 		__builtin_memcpy(work->to.addr, work->entry.daddr, sizeof(work->to.addr));
 	}

@@ -132,10 +132,10 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 	verdict v;
 
 	if (flow->path == PATH_STACK)
-		return tunnel_port && flow->by_tunnel && flow->hops > 1 ? deliver_node(skb, flow) : deliver_stack(skb, self);
+		return tunnel_port && flow->by_tunnel && flow->ttl > 1 ? deliver_node(skb, flow) : deliver_stack(skb, self);
 	if (!(to = endpoint_by_id(flow->peer)))
 		return DROP(FILE_POD_STEPS, REASON_NO_ENDPOINT);
-	if (flow->hops <= 1)
+	if (flow->ttl <= 1)
 		return deliver_stack(skb, self); /* the stack sends the ICMP error about the expired TTL */
 	obs->direction = DIRECTION_INGRESS;
 	if (flow->service == FLOW_OF_BACKEND) {

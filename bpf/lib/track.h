@@ -160,9 +160,9 @@ __attribute__((noinline)) int track_deny(const struct flow *flow)
 	if (!entry || entry->check != flow->check || entry->created != flow->entry.created)
 		return 0; /* another flow with the same key exists now */
 	if (ct_end(entry, flow_self(flow)))
-		entry->opener_identity = flow->peer_identity;
+		entry->initiator_identity = flow->peer_identity;
 	else
-		entry->target_identity = flow->peer_identity;
+		entry->responder_identity = flow->peer_identity;
 	__sync_fetch_and_or(&entry->flags, CT_BY_VNI);
 	entry->epochs = flow->epochs + EPOCH_LOCAL; /* not those of any evaluation */
 	return 0;

@@ -101,7 +101,7 @@ func BenchmarkFlow(b *testing.B) {
 			from   uint32 // the link of the reply
 			hook   string
 		}{
-			{"to-pod", actRedirect, sent(podA, a, peer).withHops(255), sent(podB, peer, a), ifPodB, bpf.PodEgress},
+			{"to-pod", actRedirect, sent(podA, a, peer).withTTL(255), sent(podB, peer, a), ifPodB, bpf.PodEgress},
 			{"to-world", actOK, sent(podA, a, world), received(podA, world, a), ifLoopback, bpf.PodIngress},
 			{"to-remote", actOK, sent(podA, a, known), received(podA, known, a), ifLoopback, bpf.PodIngress},
 		} {
@@ -137,7 +137,7 @@ func BenchmarkFlow(b *testing.B) {
 // peer that has closed its direction.
 func BenchmarkFlow_OneSided(b *testing.B) {
 	for _, family := range families {
-		ask := sent(podA, podA.addr(family), podB.addr(family)).withHops(255).ports(1234, 53)
+		ask := sent(podA, podA.addr(family), podB.addr(family)).withTTL(255).ports(1234, 53)
 		answer := sent(podB, podB.addr(family), podA.addr(family))
 		answer.from, answer.to = podA.host, podA.mac // newBenchNode swaps pod b's
 		answer.sport, answer.dport = 53, 1234

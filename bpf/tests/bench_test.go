@@ -119,7 +119,7 @@ func BenchmarkProg(b *testing.B) {
 			action  uint32
 			flow    flow
 		}{
-			{"pod_egress/to-pod", bpf.PodEgress, actRedirect, sent(podA, a, peer).withHops(255)},
+			{"pod_egress/to-pod", bpf.PodEgress, actRedirect, sent(podA, a, peer).withTTL(255)},
 			{"pod_egress/to-node", bpf.PodEgress, actOK, sent(podA, a, gw)},
 			{"pod_egress/to-world", bpf.PodEgress, actOK, sent(podA, a, world)},
 			{"pod_egress/spoofed", bpf.PodEgress, actShot, sent(podA, peer, world)},

@@ -49,8 +49,8 @@ func TestPrivilegedConntrack_ExpiredConnectionKeepsItsDirection(t *testing.T) {
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.changeFlows("est", family, func(e *bpf.CtEntry) { e.Expires = now(t) - 1 })
 		n.passes(podB, back.tcp(t, "A"), actRedirect)
-		if f := n.onlyFlow("est", family); f.Opener != podA.id || f.Target != podB.id {
-			t.Errorf("the initiator is endpoint %d and the responder %d, want %d and %d", f.Opener, f.Target, podA.id, podB.id)
+		if f := n.onlyFlow("est", family); f.Initiator != podA.id || f.Responder != podB.id {
+			t.Errorf("the initiator is endpoint %d and the responder %d, want %d and %d", f.Initiator, f.Responder, podA.id, podB.id)
 		}
 
 		n.closed(podB) // its ingress is denied now, its egress is allowed

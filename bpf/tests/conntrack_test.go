@@ -65,8 +65,8 @@ func TestPrivilegedConntrack_TCP(t *testing.T) {
 		n.wantFlows(family, 0, 1)
 		n.wantTimeout("est", family, lifeTCP)
 		flow := n.onlyFlow("est", family)
-		if flow.Opener != podA.id || flow.Target != podB.id || flow.OpenerIdentity != podA.facts().Identity ||
-			flow.TargetIdentity != podB.facts().Identity || flow.Packets != 5 || flow.Flags&^bpf.CtInitiatorSecond != bpf.CtEstablished|bpf.CtReplied {
+		if flow.Initiator != podA.id || flow.Responder != podB.id || flow.InitiatorIdentity != podA.facts().Identity ||
+			flow.ResponderIdentity != podB.facts().Identity || flow.Packets != 5 || flow.Flags&^bpf.CtInitiatorSecond != bpf.CtEstablished|bpf.CtReplied {
 			t.Errorf("flow %+v", flow)
 		}
 
@@ -320,7 +320,7 @@ func TestPrivilegedConntrack_AnotherConnection(t *testing.T) {
 		// When both allow each other's ingress, the responder may open a connection too.
 		n.facts(podA, func(f *bpf.EndpointFacts) { f.PolicyIngress = bpf.PolicyAllowAll })
 		n.passes(podB, back.tcp(t, "S"), actRedirect)
-		if f := n.onlyFlow("est", family); f.Opener != podB.id || f.Target != podA.id {
+		if f := n.onlyFlow("est", family); f.Initiator != podB.id || f.Responder != podA.id {
 			t.Errorf("flow %+v", f)
 		}
 	})
@@ -342,7 +342,7 @@ func TestPrivilegedConntrack_ViaStack(t *testing.T) {
 		// The same holds when the flow is evaluated again.
 		n.facts(podB, func(*bpf.EndpointFacts) {})
 		n.passes(podB, back.tcp(t, "A"), actOK)
-		if f := n.onlyFlow("est", family); f.Flags&bpf.CtViaStack == 0 || f.Opener != 0 || f.OpenerRevision != 0 || f.OpenerIdentity != podA.facts().Identity {
+		if f := n.onlyFlow("est", family); f.Flags&bpf.CtViaStack == 0 || f.Initiator != 0 || f.InitiatorRevision != 0 || f.InitiatorIdentity != podA.facts().Identity {
 			t.Errorf("flow %+v", f)
 		}
 	})

@@ -110,15 +110,15 @@ func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 			"an unknown identity":               {inside(src.Next(), dst), otherNode[4], 0x4799, 0},
 			"a node":                            {inside(otherNode[family], dst), otherNode[4], 6, 6},
 			"of a third node":                   {inside(thirdPod[family], dst), thirdNode[4], identityDistant, identityDistant},
-			"two hops are left":                 {inside(src, dst).withHops(2), otherNode[4], identityDistant, identityDistant},
+			"two hops are left":                 {inside(src, dst).withTTL(2), otherNode[4], identityDistant, identityDistant},
 			"a datagram to the tunnel of a pod": {inside(src, dst).ports(1, tunnelPort), otherNode[4], identityDistant, identityDistant},
 		} {
 			t.Run(name, func(t *testing.T) {
 				n := n.as(t)
 				want := c.inner
-				want.from, want.to, want.hops = podA.host, podA.mac, max(want.hops, 1)-1
-				if c.inner.hops == 0 {
-					want.hops = 63
+				want.from, want.to, want.ttl = podA.host, podA.mac, max(want.ttl, 1)-1
+				if c.inner.ttl == 0 {
+					want.ttl = 63
 				}
 				got := n.run(bpf.NetdevIngress, ifUplink, fromNode(t, c.from, c.vni, unpadded(c.inner.bytes(t))))
 				n.wantPacket(got, actRedirect, unpadded(want.bytes(t)))
@@ -134,7 +134,7 @@ func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 			frame[outerIPAt+1] = 0x28                               // DSCP
 			sumIPv4(frame, outerIPAt)
 			want := inside(src, dst)
-			want.from, want.to, want.hops = podA.host, podA.mac, 63
+			want.from, want.to, want.ttl = podA.host, podA.mac, 63
 			n.wantPacket(n.run(bpf.NetdevIngress, ifUplink, frame), actRedirect, unpadded(want.bytes(t)))
 		})
 		if c := n.count(events.Forwarded, bpf.DirectionIngress); c.Packets != 8 {
@@ -183,7 +183,7 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheDevice(t *testing.T) {
 			"to the node":                    with(5, src, gateways[family]),
 			"to a third node":                with(5, src, thirdPod[family]),
 			"to the outside":                 with(5, src, client[family]),
-			"the hops run out":               fromNode(t, otherNode[4], 5, unpadded(inside(src, dst).withHops(1).bytes(t))),
+			"the TTL runs out":               fromNode(t, otherNode[4], 5, unpadded(inside(src, dst).withTTL(1).bytes(t))),
 			"congestion outside":             set(outerIPAt+1, 3),
 			"the outer packet is a fragment": set(outerIPAt+6, 0x20),
 			"UDP length too long":            edit(func(f []byte) []byte { f[outerUDPAt+5]++; return f }),

@@ -32,7 +32,7 @@ func TestPrivilegedPodEgress_SendsDirectly(t *testing.T) {
 			"TCP":               {plain.ports(4000, 80).tcp(t, "S"), 0},
 			"ICMP":              {plain.echo(t, false, 7), 0},
 			"SCTP":              {plain.ports(4001, 80).raw(t, protoSCTP), 0},
-			"two hops are left": {plain.withHops(2).bytes(t), 0},
+			"two hops are left": {plain.withTTL(2).bytes(t), 0},
 			"an aggregate":      {large.ports(4002, 80).bytes(t), 1400},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestPrivilegedPodEgress_LeavesTheUnusualToTheStack(t *testing.T) {
 			n.wantPacket(n.run(bpf.PodEgress, ifPodA, frame), actOK, frame)
 		}
 		cases := map[string][]byte{
-			"the last hop":           unpadded(plain.withHops(1).bytes(t)),
+			"the last hop":           unpadded(plain.withTTL(1).bytes(t)),
 			"options":                withOptions(unpadded(plain.bytes(t))),
 			"padded":                 append(unpadded(plain.bytes(t)), 0, 0),
 			"a node without a mode":  unpadded(sent(podA, pod, thirdPod[family]).bytes(t)),
@@ -201,7 +201,7 @@ func TestPrivilegedNetdevIngress_DeliversDirectly(t *testing.T) {
 			"ICMP":              {unpadded(plain.echo(t, false, 7)), 0},
 			"SCTP":              {unpadded(plain.ports(4001, 80).raw(t, protoSCTP)), 0},
 			"padded":            {append(unpadded(plain.bytes(t)), make([]byte, 8)...), 0},
-			"two hops are left": {unpadded(plain.withHops(2).bytes(t)), 0},
+			"two hops are left": {unpadded(plain.withTTL(2).bytes(t)), 0},
 			"an ICMP error":     {unpadded(plain.unreachable(t, sent(podA, podA.addr(family), distantPod[family]).bytes(t))), 0},
 			"an aggregate":      {large.bytes(t), 1400},
 		} {
@@ -222,7 +222,7 @@ func TestPrivilegedNetdevIngress_DeliversDirectly(t *testing.T) {
 			n, frontend := s.in(t), on(nodeIn[family], 8080)
 			n.serve(60, frontend, loadbalancer.TCP, 0, on(podA.addr(family), 80))
 			request := flow{from: networkMAC, to: device, src: distantPod[family], dst: frontend.Addr()}.ports(4004, 8080)
-			served := flow{from: podA.host, to: podA.mac, src: distantPod[family], dst: podA.addr(family)}.ports(4004, 80).withHops(63)
+			served := flow{from: podA.host, to: podA.mac, src: distantPod[family], dst: podA.addr(family)}.ports(4004, 80).withTTL(63)
 			n.wantPacket(n.run(bpf.NetdevIngress, ifBackbone, unpadded(request.tcp(t, "S"))), actRedirect, unpadded(served.tcp(t, "S")))
 		})
 	})
@@ -244,7 +244,7 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheStack(t *testing.T) {
 			n.wantPacket(n.runSkb(bpf.NetdevIngress, ctx, frame), actUnspec, frame)
 		}
 		for name, frame := range map[string][]byte{
-			"the last hop":                         unpadded(plain.withHops(1).bytes(t)),
+			"the last hop":                         unpadded(plain.withTTL(1).bytes(t)),
 			"options":                              withOptions(unpadded(plain.bytes(t))),
 			"a first fragment":                     unpadded(plain.ports(5000, 53).part(t, 9, 0, true)),
 			"a later fragment":                     unpadded(plain.ports(5000, 53).part(t, 9, 3, false)),

@@ -95,7 +95,7 @@ func TestPrivilegedReal_TunnelFramesEqualDeviceFrames(t *testing.T) {
 			"TCP":               unpadded(plain.ports(4000, 80).tcp(t, "S")),
 			"ICMP":              unpadded(plain.echo(t, false, 7)),
 			"SCTP":              unpadded(plain.raw(t, protoSCTP)),
-			"two hops are left": unpadded(plain.withHops(2).bytes(t)),
+			"two hops are left": unpadded(plain.withTTL(2).bytes(t)),
 		}
 		for name, tos := range map[string]byte{"DSCP": 0xb8, "ECT(0)": 2, "ECT(1)": 1, "congestion": 0xbb} {
 			frame := unpadded(plain.bytes(t))

@@ -48,7 +48,7 @@ func TestPrivilegedNetdevIngress_EstablishedFlowsEnterPodDirectly(t *testing.T) 
 			"closing":                    func(e *bpf.CtEntry) { e.Flags |= bpf.CtInitiatorFin },
 			"expired":                    func(e *bpf.CtEntry) { e.Expires = now(t) - 1 },
 			"of another key":             func(e *bpf.CtEntry) { e.Check ^= 2 },
-			"initiated by this node":     func(e *bpf.CtEntry) { e.OpenerIdentity = 1 },
+			"initiated by this node":     func(e *bpf.CtEntry) { e.InitiatorIdentity = 1 },
 		} {
 			was := n.onlyFlow("est", family)
 			n.changeFlows("est", family, change)

@@ -101,21 +101,21 @@ func fastTraffic(t *testing.T, random *rand.Rand, family int) (program string, i
 		}
 		return f.tcp(t, flags)
 	}
-	hops := []uint8{64, 64, 64, 2, 1}[random.IntN(5)]
+	ttl := []uint8{64, 64, 64, 2, 1}[random.IntN(5)]
 	a, b, far := podA.addr(family), podB.addr(family), outside[family]
 	switch random.IntN(6) {
 	case 0, 1:
 		program, in.Ifindex = bpf.PodEgress, ifPodA
-		packet = kind(sent(podA, a, b).ports(sport, dport).withHops(hops))
+		packet = kind(sent(podA, a, b).ports(sport, dport).withTTL(ttl))
 	case 2:
 		program, in.Ifindex = bpf.PodEgress, ifPodB
-		packet = kind(sent(podB, b, a).ports(dport, sport).withHops(hops))
+		packet = kind(sent(podB, b, a).ports(dport, sport).withTTL(ttl))
 	case 3:
 		program, in.Ifindex = bpf.PodEgress, ifPodA
-		packet = kind(sent(podA, a, far).ports(sport, dport).withHops(hops))
+		packet = kind(sent(podA, a, far).ports(sport, dport).withTTL(ttl))
 	default:
 		program, in = bpf.PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: ifUplink}
-		packet = kind(received(podA, far, a).ports(dport, sport).withHops(hops))
+		packet = kind(received(podA, far, a).ports(dport, sport).withTTL(ttl))
 	}
 	if program == bpf.PodEgress && random.IntN(12) == 0 {
 		in.Ifindex = []uint32{ifPodA, ifPodB, ifUnmanaged}[random.IntN(3)]

@@ -78,7 +78,7 @@ func (f flow) icmp(t testing.TB, kind, code uint8, rest []byte) []byte {
 			&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(kind, code), Id: uint16(rest[0])<<8 | uint16(rest[1]),
 				Seq: uint16(rest[2])<<8 | uint16(rest[3])}, gopacket.Payload(rest[4:]))
 	}
-	return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: kind, code: code, hops: 64, body: gopacket.Payload(rest)}.bytes(t)
+	return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: kind, code: code, ttl: 64, body: gopacket.Payload(rest)}.bytes(t)
 }
 
 // echo is an echo request or reply with the identifier id.

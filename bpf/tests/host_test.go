@@ -133,7 +133,7 @@ func TestPrivilegedPodIngress_Identity(t *testing.T) {
 			if got.action != actShot || event == nil || event.Reason != events.PolicyDenied {
 				t.Fatalf("%s: action %d, event %+v", name, got.action, event)
 			}
-			if event.SourceIdentity != c.want || event.TargetIdentity != identityPod+11 || event.TargetID != 11 || event.Endpoint != 11 {
+			if event.SourceIdentity != c.want || event.DestinationIdentity != identityPod+11 || event.DestinationID != 11 || event.Endpoint != 11 {
 				t.Errorf("%s: event %+v, want identity %d", name, event, c.want)
 			}
 		}
@@ -194,7 +194,7 @@ func TestPrivilegedPodIngress_Drops(t *testing.T) {
 func TestPrivilegedPodIngress_Echo(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	in := icmp6{from: stackMAC, to: stackMAC, src: gateway6, dst: podA.ipv6, kind: layers.ICMPv6TypeEchoRequest, hops: 64}
+	in := icmp6{from: stackMAC, to: stackMAC, src: gateway6, dst: podA.ipv6, kind: layers.ICMPv6TypeEchoRequest, ttl: 64}
 	want := in
 	want.from, want.to = podA.host, podA.mac
 	n.wantPacket(n.run(bpf.PodIngress, ifPodA, in.bytes(t)), actOK, want.bytes(t))

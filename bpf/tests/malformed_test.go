@@ -97,7 +97,7 @@ func TestPrivilegedPodEgress_IPv4Options(t *testing.T) {
 		return serialize(t, ether(f.from, f.to, proto), ip, gopacket.Payload(make([]byte, 20)))
 	}
 	got := n.run(bpf.PodEgress, ifPodA, build(sent(podA, podA.ipv4, podB.ipv4)))
-	n.wantPacket(got, actRedirect, build(received(podB, podA.ipv4, podB.ipv4).withHops(63)))
+	n.wantPacket(got, actRedirect, build(received(podB, podA.ipv4, podB.ipv4).withTTL(63)))
 }
 
 // Padding up to the minimum size of a frame is not part of the IP packet.
@@ -107,7 +107,7 @@ func TestPrivilegedPodEgress_Padding(t *testing.T) {
 		a, b := podA.addr(family), podB.addr(family)
 		padding := make([]byte, 18)
 		got := n.run(bpf.PodEgress, ifPodA, append(sent(podA, a, b).bytes(t), padding...))
-		n.wantPacket(got, actRedirect, append(received(podB, a, b).withHops(63).bytes(t), padding...))
+		n.wantPacket(got, actRedirect, append(received(podB, a, b).withTTL(63).bytes(t), padding...))
 	})
 }
 

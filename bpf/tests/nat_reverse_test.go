@@ -60,7 +60,7 @@ func TestPrivilegedService_RestoresTheEntryOfReplies(t *testing.T) {
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoUDP, at(podB.addr(family)))
 		ask, reply := serviceRequest(family, 5000).bytes(t), translatedRequest(family, podB, 5000).back(podB).bytes(t)
-		answer := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63).bytes(t)
+		answer := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withTTL(63).bytes(t)
 		from, service, backend := on(client[family], 4000), on(balancer[family], 80), on(podA.addr(family), 8080)
 		n.serve(1, service, loadbalancer.UDP, 0, backend)
 		for range 2 {

@@ -55,7 +55,7 @@ func TestPrivilegedND_Drops(t *testing.T) {
 		return icmp6{from: podA.mac, to: to, src: src, dst: dst, kind: kind}
 	}
 	routed := solicitation(podA, podA.ipv6, gateway6, gateway6)
-	routed.hops = 254
+	routed.ttl = 254
 	coded := solicitation(podA, podA.ipv6, gateway6, gateway6)
 	coded.code = 1
 	for name, c := range map[string]struct {

@@ -26,11 +26,11 @@ func ether(from, to mac.Addr, proto layers.EthernetType) *layers.Ethernet {
 	return &layers.Ethernet{SrcMAC: from.HardwareAddr(), DstMAC: to.HardwareAddr(), EthernetType: proto}
 }
 
-// flow describes a UDP packet of either family. The zero values of hops and proto mean 64 and UDP.
+// flow describes a UDP packet of either family. The zero values of ttl and proto mean 64 and UDP.
 type flow struct {
 	from, to     mac.Addr
 	src, dst     netip.Addr
-	hops         uint8
+	ttl          uint8
 	proto        layers.IPProtocol
 	payload      gopacket.Payload
 	fragmentMore bool
@@ -46,25 +46,25 @@ func received(p pod, src, dst netip.Addr) flow {
 	return flow{from: p.host, to: p.mac, src: src, dst: dst}
 }
 
-func (f flow) withHops(hops uint8) flow { f.hops = hops; return f }
+func (f flow) withTTL(ttl uint8) flow { f.ttl = ttl; return f }
 
 func (f flow) network() (layers.EthernetType, gopacket.NetworkLayer, gopacket.SerializableLayer) {
-	hops, proto := f.hops, f.proto
-	if hops == 0 {
-		hops = 64
+	ttl, proto := f.ttl, f.proto
+	if ttl == 0 {
+		ttl = 64
 	}
 	if proto == 0 {
 		proto = layers.IPProtocolUDP
 	}
 	if f.src.Is4() {
-		ip := &layers.IPv4{Version: 4, Id: 7, TTL: hops, Protocol: proto, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice(),
+		ip := &layers.IPv4{Version: 4, Id: 7, TTL: ttl, Protocol: proto, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice(),
 			FragOffset: f.fragmentAt}
 		if f.fragmentMore {
 			ip.Flags = layers.IPv4MoreFragments
 		}
 		return layers.EthernetTypeIPv4, ip, ip
 	}
-	ip := &layers.IPv6{Version: 6, HopLimit: hops, NextHeader: proto, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice()}
+	ip := &layers.IPv6{Version: 6, HopLimit: ttl, NextHeader: proto, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice()}
 	return layers.EthernetTypeIPv6, ip, ip
 }
 
@@ -125,15 +125,15 @@ type icmp6 struct {
 	src, dst netip.Addr
 	kind     uint8
 	code     uint8
-	hops     uint8
+	ttl      uint8
 	body     gopacket.SerializableLayer
 }
 
 func (m icmp6) bytes(t testing.TB) []byte {
 	t.Helper()
-	ip := &layers.IPv6{Version: 6, HopLimit: m.hops, NextHeader: layers.IPProtocolICMPv6, SrcIP: m.src.AsSlice(),
+	ip := &layers.IPv6{Version: 6, HopLimit: m.ttl, NextHeader: layers.IPProtocolICMPv6, SrcIP: m.src.AsSlice(),
 		DstIP: m.dst.AsSlice()}
-	if m.hops == 0 {
+	if m.ttl == 0 {
 		ip.HopLimit = 255
 	}
 	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(m.kind, m.code)}

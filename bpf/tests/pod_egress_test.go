@@ -45,14 +45,14 @@ func TestPrivilegedPodEgress_ToLocalPod(t *testing.T) {
 		// Pod a sends to pod b: with a decremented TTL, with the addresses of b's link, directly into b's namespace.
 		in := sent(podA, a, b).bytes(t)
 		got := n.runSkb(bpf.PodEgress, skBuff{Ifindex: ifPodA, Mark: 0x1234}, in)
-		n.wantPacket(got, actRedirect, received(podB, a, b).withHops(63).bytes(t))
+		n.wantPacket(got, actRedirect, received(podB, a, b).withTTL(63).bytes(t))
 		if got.mark != 0 {
 			t.Errorf("the pod gets the mark %#x", got.mark)
 		}
 
 		// Pod b replies on the same path.
 		got = n.run(bpf.PodEgress, ifPodB, sent(podB, b, a).bytes(t))
-		n.wantPacket(got, actRedirect, received(podA, b, a).withHops(63).bytes(t))
+		n.wantPacket(got, actRedirect, received(podA, b, a).withTTL(63).bytes(t))
 
 		// Both packets were counted once in each direction.
 		for _, direction := range []uint8{bpf.DirectionEgress, bpf.DirectionIngress} {
@@ -72,8 +72,8 @@ func TestPrivilegedPodEgress_UpToTheStack(t *testing.T) {
 		for name, f := range map[string]flow{
 			"to the node":              sent(podA, a, gateways[family]),
 			"to the world":             sent(podA, a, outside[family]),
-			"expires at the next hop":  sent(podA, a, podB.addr(family)).withHops(1),
-			"to the world, last hop":   sent(podA, a, outside[family]).withHops(1),
+			"expires at the next hop":  sent(podA, a, podB.addr(family)).withTTL(1),
+			"to the world, last hop":   sent(podA, a, outside[family]).withTTL(1),
 			"to an unused pod address": sent(podA, a, podB.addr(family).Next()),
 		} {
 			in := f.bytes(t)
@@ -96,9 +96,9 @@ func TestPrivilegedPodEgress_DecrementsTTL(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		a, b := podA.addr(family), podB.addr(family)
-		for hops := 2; hops <= 255; hops++ {
-			got := n.run(bpf.PodEgress, ifPodA, sent(podA, a, b).withHops(uint8(hops)).bytes(t))
-			n.wantPacket(got, actRedirect, received(podB, a, b).withHops(uint8(hops-1)).bytes(t))
+		for ttl := 2; ttl <= 255; ttl++ {
+			got := n.run(bpf.PodEgress, ifPodA, sent(podA, a, b).withTTL(uint8(ttl)).bytes(t))
+			n.wantPacket(got, actRedirect, received(podB, a, b).withTTL(uint8(ttl-1)).bytes(t))
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestPrivilegedPodEgress_ChecksumWraps(t *testing.T) {
 			continue
 		}
 		wrapped++
-		want := build(received(podB, podA.ipv4, podB.ipv4).withHops(63), uint16(id))
+		want := build(received(podB, podA.ipv4, podB.ipv4).withTTL(63), uint16(id))
 		n.wantPacket(n.run(bpf.PodEgress, ifPodA, in), actRedirect, want)
 	}
 	if wrapped == 0 {
@@ -154,7 +154,7 @@ func TestPrivilegedPodEgress_Drops(t *testing.T) {
 				in := c.flow.bytes(t)
 				event := n.wantDrop(bpf.PodEgress, ifPodA, in, c.reason, bpf.DirectionEgress)
 				if event != nil &&
-					(event.Endpoint != podA.id || event.SourceIdentity != identityPod+11 || event.IfIndex != ifPodA || event.TargetID != 0) {
+					(event.Endpoint != podA.id || event.SourceIdentity != identityPod+11 || event.IfIndex != ifPodA || event.DestinationID != 0) {
 					t.Errorf("event %+v", event)
 				}
 			})
@@ -190,7 +190,7 @@ func TestPrivilegedPodEgress_Policy(t *testing.T) {
 				a.pOut = id
 				n.put(a)
 				in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
-				if e := n.wantDrop(bpf.PodEgress, ifPodA, in, events.PolicyDenied, bpf.DirectionEgress); e != nil && e.TargetID != 0 {
+				if e := n.wantDrop(bpf.PodEgress, ifPodA, in, events.PolicyDenied, bpf.DirectionEgress); e != nil && e.DestinationID != 0 {
 					t.Errorf("event %+v", e)
 				}
 			})
@@ -203,7 +203,7 @@ func TestPrivilegedPodEgress_Policy(t *testing.T) {
 				n.put(b)
 				in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
 				e := n.wantDrop(bpf.PodEgress, ifPodA, in, events.PolicyDenied, bpf.DirectionIngress)
-				if e != nil && (e.Endpoint != podA.id || e.TargetID != uint32(podB.id) || e.TargetIdentity != identityPod+12) {
+				if e != nil && (e.Endpoint != podA.id || e.DestinationID != uint32(podB.id) || e.DestinationIdentity != identityPod+12) {
 					t.Errorf("event %+v", e)
 				}
 			})

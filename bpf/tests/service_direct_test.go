@@ -30,8 +30,8 @@ func TestPrivilegedService_ThenTheBackendItself(t *testing.T) {
 		n.service(family, protocol, at(podB.addr(family)))
 		viaService := serviceRequest(family, 5000)
 		direct := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, backendPort)
-		fromService := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63)
-		fromBackend := received(podA, podB.addr(family), podA.addr(family)).ports(backendPort, 5000).withHops(63)
+		fromService := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withTTL(63)
+		fromBackend := received(podA, podB.addr(family), podA.addr(family)).ports(backendPort, 5000).withTTL(63)
 
 		n.wantPacket(n.run(bpf.PodEgress, ifPodA, packet(viaService, first)), actRedirect, packet(translatedRequest(family, podB, 5000), first))
 		n.wantPacket(n.run(bpf.PodEgress, ifPodB, packet(translatedRequest(family, podB, 5000).back(podB), answer)), actRedirect, packet(fromService, answer))
@@ -104,13 +104,13 @@ func TestPrivilegedService_DirectFlowAfterAnother(t *testing.T) {
 		clearNat(n, family)
 		n.wantPacket(n.run(bpf.PodEgress, ifPodA, direct.ports(5003, backendPort).bytes(t)), actRedirect, translatedRequest(family, podB, 5003).bytes(t))
 		n.wantPacket(n.run(bpf.PodEgress, ifPodB, answer.bytes(t)), actRedirect,
-			received(podA, podB.addr(family), podA.addr(family)).ports(backendPort, 5003).withHops(63).bytes(t))
+			received(podA, podB.addr(family), podA.addr(family)).ports(backendPort, 5003).withTTL(63).bytes(t))
 
 		// A request that the service's backend initiates is no such flow.
 		n.passes(podA, serviceRequest(family, 5001).bytes(t), actRedirect)
 		back := sent(podB, podB.addr(family), podA.addr(family)).ports(5002, 9)
 		n.wantPacket(n.run(bpf.PodEgress, ifPodB, back.bytes(t)), actRedirect,
-			received(podA, podB.addr(family), podA.addr(family)).ports(5002, 9).withHops(63).bytes(t))
+			received(podA, podB.addr(family), podA.addr(family)).ports(5002, 9).withTTL(63).bytes(t))
 	})
 }
 

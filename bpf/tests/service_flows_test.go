@@ -25,7 +25,7 @@ func TestPrivilegedService_Fragments(t *testing.T) {
 		n.wantPacket(n.run(bpf.PodEgress, ifPodA, ask.part(t, 1, 10, false)), actRedirect, got.part(t, 1, 10, false))
 		n.wantEgressDrop(podA, ask.part(t, 2, 10, true), events.UnknownFragment)
 
-		answer := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63)
+		answer := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withTTL(63)
 		n.wantPacket(n.run(bpf.PodEgress, ifPodB, got.back(podB).part(t, 3, 0, true)), actRedirect, answer.part(t, 3, 0, true))
 		n.wantPacket(n.run(bpf.PodEgress, ifPodB, got.back(podB).part(t, 3, 10, false)), actRedirect, answer.part(t, 3, 10, false))
 
@@ -118,7 +118,7 @@ func TestPrivilegedService_OnePortForAll(t *testing.T) {
 			ports = append(ports, sport)
 			n.wantPacket(got, actRedirect, packet(t, translatedRequest(family, podB, sport)))
 			answer := translatedRequest(family, podB, sport).back(podB)
-			want := received(podA, addr, podA.addr(family)).ports(servicePort, 5000).withHops(63)
+			want := received(podA, addr, podA.addr(family)).ports(servicePort, 5000).withTTL(63)
 			if protocol == protoTCP {
 				n.wantPacket(n.run(bpf.PodEgress, ifPodB, answer.tcp(t, "SA")), actRedirect, want.tcp(t, "SA"))
 			} else {

@@ -63,7 +63,7 @@ func serviceRequest(family int, sport uint16) flow {
 
 // translatedRequest is the same packet as the serving pod receives it.
 func translatedRequest(family int, server pod, sport uint16) flow {
-	return received(server, podA.addr(family), server.addr(family)).ports(sport, backendPort).withHops(63)
+	return received(server, podA.addr(family), server.addr(family)).ports(sport, backendPort).withTTL(63)
 }
 
 // kinds builds packets of the protocols of services.
@@ -157,7 +157,7 @@ func (f flow) quoting(t testing.TB, about []byte, bytes int) []byte {
 	if f.src.Is4() {
 		return f.icmp(t, 3, 3, append(make([]byte, 4), about[14:min(len(about), 14+20+bytes)]...))
 	}
-	return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 1, code: 4, hops: cmp.Or(f.hops, 64),
+	return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 1, code: 4, ttl: cmp.Or(f.ttl, 64),
 		body: gopacket.Payload(append(make([]byte, 4), about[14:min(len(about), 14+40+bytes)]...))}.bytes(t)
 }
 
@@ -187,7 +187,7 @@ func segment(t testing.TB, f flow, flags string, seq, ack uint32, window uint16)
 func icmpError(t testing.TB, f flow, about []byte) []byte {
 	t.Helper()
 	if f.src.Is6() {
-		return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 1, code: 4, hops: 64,
+		return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 1, code: 4, ttl: 64,
 			body: gopacket.Payload(append(make([]byte, 4), about[14:14+48]...))}.bytes(t)
 	}
 	return serialize(t, ether(f.from, f.to, layers.EthernetTypeIPv4),
@@ -199,7 +199,7 @@ func icmpError(t testing.TB, f flow, about []byte) []byte {
 func tooBig(t testing.TB, f flow, about []byte, mtu uint16) []byte {
 	t.Helper()
 	if f.src.Is6() {
-		return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 2, hops: 64,
+		return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 2, ttl: 64,
 			body: gopacket.Payload(append(binary.BigEndian.AppendUint32(nil, uint32(mtu)), about[14:14+48]...))}.bytes(t)
 	}
 	return serialize(t, ether(f.from, f.to, layers.EthernetTypeIPv4),

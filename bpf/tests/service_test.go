@@ -20,7 +20,7 @@ func TestPrivilegedService_BackendOnTheNode(t *testing.T) {
 		n.wantFlows(family, 1, 0)
 
 		answer := translatedRequest(family, podB, 5000).back(podB)
-		toClient := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63)
+		toClient := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withTTL(63)
 		if protocol == protoTCP {
 			n.wantPacket(n.run(bpf.PodEgress, ifPodB, answer.tcp(t, "SA")), actRedirect, toClient.tcp(t, "SA"))
 			n.wantPacket(n.run(bpf.PodEgress, ifPodA, serviceRequest(family, 5000).tcp(t, "A")), actRedirect, translatedRequest(family, podB, 5000).tcp(t, "A"))
@@ -100,7 +100,7 @@ func TestPrivilegedService_BackendIsTheClient(t *testing.T) {
 		if event := n.event(); event == nil || event.Reason != events.NoMapping {
 			t.Errorf("event %+v", event)
 		}
-		n.wantPacket(got, actRedirect, segment(t, to.withHops(64), "R", 0, 0, 0))
+		n.wantPacket(got, actRedirect, segment(t, to.withTTL(64), "R", 0, 0, 0))
 	})
 }
 
@@ -206,10 +206,10 @@ func TestPrivilegedService_SCTP(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		same := netip.AddrPortFrom(podB.addr(family), servicePort)
 		n.service(family, protoSCTP, []netip.AddrPort{same})
-		want := received(podB, podA.addr(family), podB.addr(family)).ports(5000, servicePort).withHops(63)
+		want := received(podB, podA.addr(family), podB.addr(family)).ports(5000, servicePort).withTTL(63)
 		n.wantPacket(n.run(bpf.PodEgress, ifPodA, serviceRequest(family, 5000).sctp(t)), actRedirect, want.sctp(t))
 		n.wantPacket(n.run(bpf.PodEgress, ifPodB, want.back(podB).sctp(t)), actRedirect,
-			received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63).sctp(t))
+			received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withTTL(63).sctp(t))
 
 		n.service(family, protoSCTP, at(podB.addr(family)))
 		n.wantEgressDrop(podA, serviceRequest(family, 5001).sctp(t), events.ServiceProtocol)
@@ -289,8 +289,8 @@ func TestPrivilegedService_ICMPErrors(t *testing.T) {
 			n.passes(podA, packet(t, ask), actRedirect)
 			answer := got.back(podB)
 			toClient := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000)
-			n.wantPacket(n.run(bpf.PodEgress, ifPodB, answer.withHops(64).quoting(t, packet(t, got), quote)), actRedirect,
-				toClient.withHops(63).quoting(t, packet(t, ask.withHops(63)), quote))
+			n.wantPacket(n.run(bpf.PodEgress, ifPodB, answer.withTTL(64).quoting(t, packet(t, got), quote)), actRedirect,
+				toClient.withTTL(63).quoting(t, packet(t, ask.withTTL(63)), quote))
 			reply := answer.bytes(t)
 			if protocol == protoTCP {
 				reply = answer.tcp(t, "SA")
@@ -308,7 +308,7 @@ func TestPrivilegedService_ICMPErrors(t *testing.T) {
 				inner = answer.tcp(t, "SA")
 			}
 			n.wantPacket(n.run(bpf.PodEgress, ifPodA, ask.quoting(t, reply, quote)), actRedirect,
-				toServer.withHops(63).quoting(t, inner, quote))
+				toServer.withTTL(63).quoting(t, inner, quote))
 			n.wantNat(family, 2)
 		})
 	}

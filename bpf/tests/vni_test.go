@@ -55,7 +55,7 @@ func TestPrivilegedPodIngress_IdentityByVNI(t *testing.T) {
 					outsideTo(podA, c.from, port, 80).tcp(t, "S"))
 				event := n.event()
 				switch {
-				case c.reason == 0 && (got.action != actOK || n.onlyFlow("new", family).OpenerIdentity != c.identity):
+				case c.reason == 0 && (got.action != actOK || n.onlyFlow("new", family).InitiatorIdentity != c.identity):
 					t.Errorf("action %d, event %+v, flow %+v", int32(got.action), event, n.onlyFlow("new", family))
 				case c.reason != 0 && (got.action != actShot || event == nil || event.Reason != c.reason || event.SourceIdentity != c.identity):
 					t.Errorf("action %d, event %+v, want reason %q and identity %d", int32(got.action), event, c.reason, c.identity)
@@ -99,7 +99,7 @@ func (n *node) openVNIFlow(family int) (in, back flow) {
 	n.passes(podA, back.tcp(n.t, "SA"), actOK)
 	n.did(n.fromTunnel(in.tcp(n.t, "A"), identityFromVNI), actOK)
 	n.wantFlows(family, 0, 1)
-	if f := n.onlyFlow("est", family); f.OpenerIdentity != identityFromVNI || f.Flags&bpf.CtByVNI == 0 {
+	if f := n.onlyFlow("est", family); f.InitiatorIdentity != identityFromVNI || f.Flags&bpf.CtByVNI == 0 {
 		n.t.Errorf("flow %+v", f)
 	}
 	return in, back
@@ -136,7 +136,7 @@ func TestPrivilegedVNI_EvaluatedAgainByPacketOfPod(t *testing.T) {
 		n.passes(podA, back.tcp(t, "A"), actOK)
 		n.facts(podA, func(*bpf.EndpointFacts) {})
 		n.passes(podA, back.tcp(t, "A"), actOK)
-		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityFromVNI || f.Flags&bpf.CtByVNI == 0 {
+		if f := n.onlyFlow("est", family); f.InitiatorIdentity != identityFromVNI || f.Flags&bpf.CtByVNI == 0 {
 			t.Errorf("flow %+v", f)
 		}
 		// Policies no longer know the identity.
@@ -155,7 +155,7 @@ func TestPrivilegedVNI_EvaluatedAgainByPacketOfPod(t *testing.T) {
 		n.update(bpf.MapIpcache, bpf.NewAddrKey(in.src), bpf.IpcacheEntry{Identity: identityFromVNI, Node: otherID})
 		n.raise(bpf.MapEpochShards, bpf.EpochShard(in.src))
 		n.passes(podA, back.tcp(t, "A"), actOK)
-		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityFromVNI || f.Flags&bpf.CtByVNI != 0 {
+		if f := n.onlyFlow("est", family); f.InitiatorIdentity != identityFromVNI || f.Flags&bpf.CtByVNI != 0 {
 			t.Errorf("flow %+v", f)
 		}
 		// ipcache no longer contains the pod, and its previous identity differs from that of the pod's packets.
@@ -226,7 +226,7 @@ func TestPrivilegedVNI_UnknownResponder(t *testing.T) {
 		n.passes(podA, open.tcp(t, "S"), actOK)
 		n.did(n.fromTunnel(back.tcp(t, "SA"), identityOther), actOK)
 		n.passes(podA, open.tcp(t, "A"), actOK)
-		if f := n.onlyFlow("est", family); f.TargetIdentity != identityOther || f.Flags&bpf.CtByVNI == 0 {
+		if f := n.onlyFlow("est", family); f.ResponderIdentity != identityOther || f.Flags&bpf.CtByVNI == 0 {
 			t.Errorf("flow %+v", f)
 		}
 		n.did(n.fromTunnel(back.tcp(t, "A"), identityOther), actOK)

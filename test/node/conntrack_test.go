@@ -240,7 +240,7 @@ func occupy(t *testing.T, m *ebpf.Map, initiator netip.Addr, id uint16, n int, l
 		}
 		key, second := ctmap.KeyOf(bpf.CtFlow{Initiator: netip.AddrPortFrom(initiator, uint16(i>>16)+1), Responder: netip.AddrPortFrom(target, 443),
 			Protocol: unix.IPPROTO_TCP})
-		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lasts), Opener: id, Flags: bpf.CtEstablished}
+		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lasts), Initiator: id, Flags: bpf.CtEstablished}
 		if second {
 			entries[i].Flags |= bpf.CtInitiatorSecond
 		}

@@ -44,16 +44,16 @@ func frame(t *testing.T, l ...gopacket.SerializableLayer) []byte {
 }
 
 // udp returns a datagram from port 1111 to port 2222 of either family.
-func udp(t *testing.T, from, to net.HardwareAddr, src, dst netip.Addr, hops uint8) []byte {
+func udp(t *testing.T, from, to net.HardwareAddr, src, dst netip.Addr, ttl uint8) []byte {
 	t.Helper()
 	datagram := &layers.UDP{SrcPort: 1111, DstPort: 2222}
 	payload := gopacket.Payload("waggle")
 	if src.Is4() {
-		ip := &layers.IPv4{Version: 4, TTL: hops, Protocol: layers.IPProtocolUDP, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
+		ip := &layers.IPv4{Version: 4, TTL: ttl, Protocol: layers.IPProtocolUDP, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
 		_ = datagram.SetNetworkLayerForChecksum(ip)
 		return frame(t, &layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv4}, ip, datagram, payload)
 	}
-	ip := &layers.IPv6{Version: 6, HopLimit: hops, NextHeader: layers.IPProtocolUDP, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
+	ip := &layers.IPv6{Version: 6, HopLimit: ttl, NextHeader: layers.IPProtocolUDP, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
 	_ = datagram.SetNetworkLayerForChecksum(ip)
 	return frame(t, &layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv6}, ip, datagram, payload)
 }

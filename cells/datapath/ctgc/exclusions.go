@@ -71,13 +71,13 @@ func (k *excludedPrefixes) has(addr netip.Addr) bool {
 // outdated reports whether a flow is masqueraded although its destination is excluded now, and gets no reply. Such a flow begins while the pod range of another
 // node is not known, and lasts while the pod sends. A flow with replies is not outdated, because its peer knows the flow by the address of the node.
 func (k *excludedPrefixes) outdated(nat natKernel, f *natmap.Flow) (bool, error) {
-	if f.Reply() || f.Flags&uint32(bpf.NatMasquerade) == 0 || f.Flags&uint32(bpf.NatSenderEstablished) != 0 || !k.has(f.Key.Tuple().Target.Addr()) {
+	if f.Reply() || f.Flags&uint32(bpf.NatMasquerade) == 0 || f.Flags&uint32(bpf.NatSenderEstablished) != 0 || !k.has(f.Key.Tuple().Destination.Addr()) {
 		return false, nil
 	}
 	if f.Key.Tuple().Protocol == unix.IPPROTO_TCP {
 		return true, nil // no segment has followed the first one
 	}
-	reply, found, err := nat.LookupNat(&f.Twin)
+	reply, found, err := nat.LookupNat(&f.Reverse)
 	return err == nil && (!found || int32(f.Expires-reply.Expires) > replyTicks), err
 }
 

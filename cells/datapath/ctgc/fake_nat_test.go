@@ -132,8 +132,8 @@ func (f *fakeKernel) putPair(args []string) (string, error) {
 			return "", err
 		}
 	}
-	flow := natmap.Flow{Key: natmap.KeyOf(natmap.Tuple{Source: ends[0], Target: ends[1], Protocol: protocol, Place: places[args[1]]}),
-		Twin:    natmap.KeyOf(natmap.Tuple{Source: ends[3], Target: ends[2], Protocol: protocol, Place: places[args[6]]}),
+	flow := natmap.Flow{Key: natmap.KeyOf(natmap.Tuple{Source: ends[0], Destination: ends[1], Protocol: protocol, Place: places[args[1]]}),
+		Reverse: natmap.KeyOf(natmap.Tuple{Source: ends[3], Destination: ends[2], Protocol: protocol, Place: places[args[6]]}),
 		Expires: f.now + 100}
 	left, single := uint64(100), false
 	for _, field := range args[7:] {
@@ -175,7 +175,7 @@ func (f *fakeKernel) putPair(args []string) (string, error) {
 	f.nat[flow.Key] = flow
 	if !single {
 		reverse := flow
-		reverse.Key, reverse.Twin = flow.Twin, flow.Key
+		reverse.Key, reverse.Reverse = flow.Reverse, flow.Key
 		reverse.Flags |= uint32(bpf.NatReply)
 		reverse.Expires = f.now + uint32(left)
 		f.nat[reverse.Key] = reverse
@@ -187,7 +187,7 @@ func (f *fakeKernel) listPairs() string {
 	var lines []string
 	for _, flow := range f.nat {
 		from, to := flow.Key.Tuple(), flow.Becomes()
-		lines = append(lines, fmt.Sprintf("%s %s>%s becomes %s>%s\n", natmap.Place(from.Place), from.Source, from.Target, to.Source, to.Target))
+		lines = append(lines, fmt.Sprintf("%s %s>%s becomes %s>%s\n", natmap.Place(from.Place), from.Source, from.Destination, to.Source, to.Destination))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "")

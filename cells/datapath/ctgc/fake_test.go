@@ -199,7 +199,7 @@ func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 			f.prolong = true
 			return "", nil
 		}),
-		"kernel/pair":     simple("Put a translated flow: protocol place from to new-from new-to twin's-place, then name=value for fields", f.putPair),
+		"kernel/pair":     simple("Put a translated flow: protocol place from to new-from new-to reverse-place, then name=value for fields", f.putPair),
 		"kernel/pairs":    simple("List the entries of translated flows", func([]string) (string, error) { return f.listPairs(), nil }),
 		"kernel/keep":     simple("Let a client keep a backend: address service backend ticks-ago", f.keep),
 		"kernel/affinity": simple("List the clients that keep a backend", func([]string) (string, error) { return f.listAffinity(), nil }),
@@ -258,14 +258,14 @@ func (f *fakeKernel) put(args []string) (string, error) {
 			return "", err
 		}
 		switch name {
-		case "opener":
-			entry.Opener, entry.OpenerRevision = uint16(v), 70
+		case "initiator":
+			entry.Initiator, entry.InitiatorRevision = uint16(v), 70
 		case "target":
-			entry.Target, entry.TargetRevision = uint16(v), 80
+			entry.Responder, entry.ResponderRevision = uint16(v), 80
 		case "left":
 			entry.Expires = f.now + uint32(v)
 		case "identities":
-			entry.OpenerIdentity, entry.TargetIdentity = uint32(v), uint32(v)+1
+			entry.InitiatorIdentity, entry.ResponderIdentity = uint32(v), uint32(v)+1
 		case "age":
 			entry.Created -= uint32(v)
 		case "replied":

@@ -42,11 +42,11 @@ func open(changed <-chan struct{}) bool {
 
 // orphan reports whether one end of a flow is a removed endpoint. A new endpoint may have the id of a removed one, but not its address, which is quarantined.
 func (l *locals) orphan(f *ctmap.Flow) bool {
-	if f.Entry.Opener == 0 && f.Entry.Target == 0 {
+	if f.Entry.Initiator == 0 && f.Entry.Responder == 0 {
 		return false
 	}
 	t := f.Tuple()
-	return l.gone(f.Entry.Opener, t.Initiator.Addr()) || l.gone(f.Entry.Target, t.Responder.Addr())
+	return l.gone(f.Entry.Initiator, t.Initiator.Addr()) || l.gone(f.Entry.Responder, t.Responder.Addr())
 }
 
 func (l *locals) gone(id uint16, addr netip.Addr) bool {

@@ -102,7 +102,7 @@ func (p *pass) evaluatePair(f *natmap.Flow, now uint32, sum *found) (bool, error
 		n, err := p.deletePair(f, func(e *natmap.Flow) bool { return e.Endpoint == f.Endpoint })
 		sum.orphaned += n
 		return true, err
-	case p.excluded != nil && p.excluded.has(f.Key.Tuple().Target.Addr()):
+	case p.excluded != nil && p.excluded.has(f.Key.Tuple().Destination.Addr()):
 		n, err := p.excluded.end(p, f)
 		if sum.orphaned += n; err != nil || n > 0 {
 			return n > 0, err
@@ -110,8 +110,8 @@ func (p *pass) evaluatePair(f *natmap.Flow, now uint32, sum *found) (bool, error
 	}
 	if f.Expired(now) {
 		expired := func(e *natmap.Flow) bool { return e.Expired(now) }
-		reverse, found, err := p.nat.LookupNat(&f.Twin)
-		if err != nil || found && reverse.Twin == f.Key && !reverse.Expired(now) {
+		reverse, found, err := p.nat.LookupNat(&f.Reverse)
+		if err != nil || found && reverse.Reverse == f.Key && !reverse.Expired(now) {
 			return false, err
 		}
 		n, err := p.deletePair(f, expired)
@@ -125,12 +125,12 @@ func (p *pass) evaluatePair(f *natmap.Flow, now uint32, sum *found) (bool, error
 // so that the next packet gets a remaining backend. A reply to the previous packet may be in flight, so the reply entry and the entry of conntrack are deleted
 // after replyTimeout.
 func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
-	own, reverse := f.Key, f.Twin
+	own, reverse := f.Key, f.Reverse
 	if f.Reply() {
 		own, reverse = reverse, own
 	}
 	ended, err := p.nat.DeleteNat(&own, func(e *natmap.Flow) bool {
-		return e.Twin == reverse && e.Service == f.Service && e.Backend == f.Backend
+		return e.Reverse == reverse && e.Service == f.Service && e.Backend == f.Backend
 	})
 	if err != nil {
 		return false, err
@@ -147,18 +147,18 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 		return false, nil
 	}
 	// A backend that is added again has another id, and a new flow to it has the same reply entry.
-	if next, found, err := p.nat.LookupNat(&own); err != nil || found && next.Twin == reverse {
+	if next, found, err := p.nat.LookupNat(&own); err != nil || found && next.Reverse == reverse {
 		return false, err
 	}
 	gone, err := p.nat.DeleteNat(&reverse, func(e *natmap.Flow) bool {
-		return e.Twin == own && e.Service == f.Service && e.Backend == f.Backend
+		return e.Reverse == own && e.Service == f.Service && e.Backend == f.Backend
 	})
 	if err != nil || !gone {
 		return gone, err
 	}
 	sum.unserved++
 	t := f.Key.Tuple()
-	key, _ := ctmap.KeyOf(bpf.CtFlow{Initiator: t.Source, Responder: t.Target, Protocol: t.Protocol})
+	key, _ := ctmap.KeyOf(bpf.CtFlow{Initiator: t.Source, Responder: t.Destination, Protocol: t.Protocol})
 	for _, m := range ctmap.Maps() {
 		if m.IPv6 != key.IPv6 {
 			continue
@@ -173,11 +173,11 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 // deletePair deletes an entry and its reverse entry, each if it names the other one and dead returns true for it, and returns the number of deleted entries. The
 // reply entry stays while the entry of the first direction exists: a packet may have recreated the flow.
 func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint64, err error) {
-	own, reverse := f.Key, f.Twin
+	own, reverse := f.Key, f.Reverse
 	if f.Reply() {
 		own, reverse = reverse, own
 	}
-	gone, err := p.nat.DeleteNat(&own, func(e *natmap.Flow) bool { return e.Twin == reverse && dead(e) })
+	gone, err := p.nat.DeleteNat(&own, func(e *natmap.Flow) bool { return e.Reverse == reverse && dead(e) })
 	if err != nil {
 		return n, err
 	}
@@ -185,10 +185,10 @@ func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint6
 		n++
 		p.countDeleted(f)
 	}
-	if first, found, err := p.nat.LookupNat(&own); err != nil || found && first.Twin == reverse {
+	if first, found, err := p.nat.LookupNat(&own); err != nil || found && first.Reverse == reverse {
 		return n, err
 	}
-	if gone, err = p.nat.DeleteNat(&reverse, func(e *natmap.Flow) bool { return e.Twin == own && dead(e) }); gone {
+	if gone, err = p.nat.DeleteNat(&reverse, func(e *natmap.Flow) bool { return e.Reverse == own && dead(e) }); gone {
 		n++
 	}
 	return n, err
@@ -226,6 +226,6 @@ func readQuarantined(txn statedb.ReadTxn, table statedb.Table[ipamaddresses.Addr
 
 // anyAddr reports whether is returns true for an address of a flow, before or after the translation.
 func anyAddr(f *natmap.Flow, is func(netip.Addr) bool) bool {
-	before, after := f.Key.Tuple(), f.Twin.Tuple()
-	return is(before.Source.Addr()) || is(before.Target.Addr()) || is(after.Source.Addr()) || is(after.Target.Addr())
+	before, after := f.Key.Tuple(), f.Reverse.Tuple()
+	return is(before.Source.Addr()) || is(before.Destination.Addr()) || is(after.Source.Addr()) || is(after.Destination.Addr())
 }

@@ -26,11 +26,11 @@ func TestPrivilegedPass_FullNatMapsWithConcurrentWrites(t *testing.T) {
 			pod, peer = pods[0].IPv6, netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: byte(i >> 16), 15: byte(i >> 8)})
 		}
 		from, to := netip.AddrPortFrom(pod, uint16(i)), netip.AddrPortFrom(peer, 443)
-		own = natmap.Flow{Key: natmap.KeyOf(natmap.Tuple{Source: from, Target: to, Protocol: unix.IPPROTO_TCP, Place: bpf.NatToOutside}),
-			Twin:    natmap.KeyOf(natmap.Tuple{Source: to, Target: from, Protocol: unix.IPPROTO_TCP, Place: bpf.NatFromOutside}),
+		own = natmap.Flow{Key: natmap.KeyOf(natmap.Tuple{Source: from, Destination: to, Protocol: unix.IPPROTO_TCP, Place: bpf.NatToOutside}),
+			Reverse: natmap.KeyOf(natmap.Tuple{Source: to, Destination: from, Protocol: unix.IPPROTO_TCP, Place: bpf.NatFromOutside}),
 			Expires: expires, Endpoint: uint32(pods[0].ID)}
 		reverse = own
-		reverse.Key, reverse.Twin, reverse.Flags = own.Twin, own.Key, uint32(bpf.NatReply)
+		reverse.Key, reverse.Reverse, reverse.Flags = own.Reverse, own.Key, uint32(bpf.NatReply)
 		return own, reverse
 	}
 	put := func(f natmap.Flow) {
@@ -104,7 +104,7 @@ func TestPrivilegedPass_FullNatMapsWithConcurrentWrites(t *testing.T) {
 				t.Fatalf("%s: new pair %d is gone", m.Name, i)
 			}
 			if _, found := left[reverse.Key]; !found {
-				t.Fatalf("%s: the twin of new pair %d is gone", m.Name, i)
+				t.Fatalf("%s: the reverse entry of new pair %d is gone", m.Name, i)
 			}
 		}
 		if f := p.found[m.Name]; f.expired != uint64(count[m.Name])/2*2 && f.expired != uint64(count[m.Name]+1)/2*2 {

@@ -65,7 +65,7 @@ func (a *access) translations(f natFilter) ([]translation, error) {
 			return nil, err
 		}
 		for _, e := range entries {
-			reverse, whole := entries[e.Twin]
+			reverse, whole := entries[e.Reverse]
 			if e.Reply() && whole && !reverse.Reply() {
 				continue // listed with the other entry
 			}
@@ -116,8 +116,8 @@ func (a *access) natEntries(m natmap.Map) (map[natmap.Key]natmap.Flow, error) {
 
 func translationOf(e, reverse natmap.Flow, whole bool, now uint32) translation {
 	from, to := e.Key.Tuple(), e.Becomes()
-	row := translation{Protocol: ctmap.Protocol(from.Protocol), Source: from.Source, Destination: from.Target, NewSource: to.Source,
-		NewDestination: to.Target, Place: natmap.Place(from.Place), ServiceID: e.Service, BackendID: e.Backend,
+	row := translation{Protocol: ctmap.Protocol(from.Protocol), Source: from.Source, Destination: from.Destination, NewSource: to.Source,
+		NewDestination: to.Destination, Place: natmap.Place(from.Place), ServiceID: e.Service, BackendID: e.Backend,
 		Endpoint: uint16(e.Endpoint), Flags: e.Words(), Incomplete: !whole, forward: e}
 	left := int32(e.Expires - now)
 	other := &reverse

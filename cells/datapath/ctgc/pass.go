@@ -161,8 +161,8 @@ func (p *pass) evaluate(m ctmap.Map, flows []ctmap.Flow, sum *found) error {
 				continue
 			}
 		case p.locals != nil && p.locals.orphan(f):
-			ids := [2]uint16{f.Entry.Opener, f.Entry.Target}
-			gone, err := p.kernel.Delete(m, &f.Key, func(e *bpf.CtEntry) bool { return [2]uint16{e.Opener, e.Target} == ids })
+			ids := [2]uint16{f.Entry.Initiator, f.Entry.Responder}
+			gone, err := p.kernel.Delete(m, &f.Key, func(e *bpf.CtEntry) bool { return [2]uint16{e.Initiator, e.Responder} == ids })
 			if err != nil {
 				return err
 			}

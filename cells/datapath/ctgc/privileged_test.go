@@ -106,7 +106,7 @@ func fill(t testing.TB, m celltest.Maps, name string, n int, from *endpoints.End
 		}
 		key, second := ctmap.KeyOf(bpf.CtFlow{Initiator: netip.AddrPortFrom(initiator, uint16(i)), Responder: netip.AddrPortFrom(target, 443),
 			Protocol: unix.IPPROTO_TCP})
-		values[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + 5000, Opener: from.ID, Flags: bpf.CtEstablished}
+		values[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + 5000, Initiator: from.ID, Flags: bpf.CtEstablished}
 		if second {
 			values[i].Flags |= bpf.CtInitiatorSecond
 		}

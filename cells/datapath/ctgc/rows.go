@@ -90,7 +90,7 @@ func (a *access) row(txn statedb.ReadTxn, f *ctmap.Flow, now uint32) flow {
 	t, e := f.Tuple(), &f.Entry
 	row := flow{Protocol: ctmap.Protocol(t.Protocol), Source: t.Initiator, Destination: t.Responder, State: f.StateAt(now),
 		AgeSeconds: int(f.Age(now) / time.Second), LeftSeconds: int(f.Left(now) / time.Second),
-		From: a.end(txn, e.Opener, e.OpenerIdentity, e.OpenerRevision), To: a.end(txn, e.Target, e.TargetIdentity, e.TargetRevision),
+		From: a.end(txn, e.Initiator, e.InitiatorIdentity, e.InitiatorRevision), To: a.end(txn, e.Responder, e.ResponderIdentity, e.ResponderRevision),
 		Packets: bpf.CtPackets(e), Bytes: e.Bytes, Flags: f.Words()}
 	if isICMP(t) {
 		row.ICMPType = &t.ICMPType

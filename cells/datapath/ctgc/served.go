@@ -113,9 +113,9 @@ func (s *snapshot) gone(f *natmap.Flow) bool {
 		return false
 	}
 	from, to := f.Key.Tuple(), f.Becomes()
-	asked, target, client, place := from.Target, to.Target, from.Source, from.Place
+	asked, target, client, place := from.Destination, to.Destination, from.Source, from.Place
 	if f.Reply() {
-		asked, target, client, place = to.Source, from.Source, to.Target, f.Twin.Tuple().Place
+		asked, target, client, place = to.Source, from.Source, to.Destination, f.Reverse.Tuple().Place
 	}
 	n := named{f.Service, f.Backend, loadbalancer.Protocol(from.Protocol)}
 	j, known := s.verdicts[n]

@@ -41,7 +41,7 @@ func TestDeleteServed_ReplyInFlight_KeepsEntries(t *testing.T) {
 					reverse = f
 				}
 			}
-			own := fake.nat[reverse.Twin]
+			own := fake.nat[reverse.Reverse]
 			p := &pass{access: &access{kernel: fake, nat: fakeNat{fake}, served: &served{}}}
 			var sum found
 			wants := func(f natmap.Flow, gone bool, entries, flows int) {

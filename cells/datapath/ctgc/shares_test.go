@@ -26,7 +26,7 @@ func (s *sharing) open(from, n, counted int) {
 	s.fake.mu.Lock()
 	defer s.fake.mu.Unlock()
 	for i := range n {
-		if _, err := s.fake.put([]string{bpf.MapCtEst4, "TCP", "10.1.0.7:" + strconv.Itoa(from+i), "192.0.2.1:443", "opener=7"}); err != nil {
+		if _, err := s.fake.put([]string{bpf.MapCtEst4, "TCP", "10.1.0.7:" + strconv.Itoa(from+i), "192.0.2.1:443", "initiator=7"}); err != nil {
 			s.Fatal(err)
 		}
 	}

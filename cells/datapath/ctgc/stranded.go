@@ -102,7 +102,7 @@ func (o *ownAddresses) strands(f *natmap.Flow) bool {
 	}
 	addr := f.Becomes().Source.Addr()
 	if f.Reply() {
-		addr = f.Key.Tuple().Target.Addr()
+		addr = f.Key.Tuple().Destination.Addr()
 	}
 	return !o.has(addr)
 }

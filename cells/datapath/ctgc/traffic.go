@@ -64,7 +64,7 @@ func (c *collector) newTraffic(now uint32) *traffic {
 // see records a flow for the node of its peer. An entry has the time of its creation and whether there was a reply, but not the time of the peer's last packet:
 // packets of both sides renew the expiry.
 func (t *traffic) see(f *ctmap.Flow) {
-	opened, here := f.Entry.Opener != 0, f.Entry.Target != 0
+	opened, here := f.Entry.Initiator != 0, f.Entry.Responder != 0
 	if opened == here {
 		return // no peer on another node
 	}

@@ -45,7 +45,7 @@ func opened(node int, created uint32, replied bool) *ctmap.Flow {
 	f := &ctmap.Flow{}
 	var second bool
 	f.Key, second = ctmap.KeyOf(bpf.CtFlow{Initiator: netip.AddrPortFrom(podOf(0, 7), 1000), Responder: netip.AddrPortFrom(podOf(node, 5), 80), Protocol: unix.IPPROTO_TCP})
-	f.Entry = bpf.CtEntry{Opener: 7, Created: created}
+	f.Entry = bpf.CtEntry{Initiator: 7, Created: created}
 	if replied {
 		f.Entry.Flags |= bpf.CtReplied
 	}

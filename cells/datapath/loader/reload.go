@@ -46,7 +46,7 @@ func (g *generation) reload(ctx context.Context, health cell.Health) error {
 // isResizing reports whether the size of a map of flows is being changed.
 func isResizing(txn statedb.ReadTxn, table statedb.Table[*bpfmaps.Map]) bool {
 	for m := range table.All(txn) {
-		if m.Twin != "" && slices.Contains(bpf.FlowMaps(), m.Name) {
+		if m.Shadow != "" && slices.Contains(bpf.FlowMaps(), m.Name) {
 			return true
 		}
 	}

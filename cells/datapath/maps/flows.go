@@ -158,7 +158,7 @@ func (s *store) beginResize(open map[string]opened) {
 		}
 		if err != nil {
 			_ = errors.Join(s.Kernel.Unpin(s.nextPin(s.Specs[name])), s.Kernel.Close(o.next))
-			o.next, o.row.Twin = nil, ""
+			o.next, o.row.Shadow = nil, ""
 			s.keepSize(s.Specs[name], o.row.MaxEntries, &o, err)
 			open[name] = o
 		}
@@ -272,7 +272,7 @@ func (s *store) replaceFlows() error {
 		}
 		s.retired = append(s.retired, o.m)
 		row := *o.row
-		row.Note, row.Twin, row.MaxEntries = fmt.Sprintf("resized from %d entries", row.MaxEntries), "", l.MaxEntries
+		row.Note, row.Shadow, row.MaxEntries = fmt.Sprintf("resized from %d entries", row.MaxEntries), "", l.MaxEntries
 		row.Memory, row.Reused = s.Kernel.Memory(o.next), false
 		o.m, o.next, o.row = o.next, nil, &row
 		s.open[name] = o

@@ -135,7 +135,7 @@ func TestPrivilegedFlows_KilledRuns_LoseNoEntry(t *testing.T) {
 		r.end()
 
 		r = startFlowRun(t, dir, 64)
-		if row := r.s.open[bpf.MapCtEst4].row; row.Note != "" || row.Twin != "" || !row.Reused {
+		if row := r.s.open[bpf.MapCtEst4].row; row.Note != "" || row.Shadow != "" || !row.Reused {
 			t.Errorf("a map of the size that is configured: %+v", row)
 		}
 		r.begin(2, bpf.ResizeNone, 6)

@@ -225,9 +225,9 @@ func (s *store) unpinShadows() (dropped []opened, err error) {
 		}
 		errs = append(errs, s.Kernel.Unpin(o.shadow.pin), s.Kernel.Close(o.shadow.m))
 		row := *o.row
-		o.shadow, o.row, row.Twin = nil, &row, ""
+		o.shadow, o.row, row.Shadow = nil, &row, ""
 		if o.next != nil {
-			row.Twin = s.nextPin(s.Specs[name])
+			row.Shadow = s.nextPin(s.Specs[name])
 		}
 		s.open[name] = o
 		dropped = append(dropped, o)

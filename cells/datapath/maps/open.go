@@ -51,11 +51,11 @@ func (s *store) openMap(l layout) (o opened) {
 	o.row.Memory, o.row.Opened = s.Kernel.Memory(o.m), time.Now()
 	if o.next != nil {
 		o.row.Memory += s.Kernel.Memory(o.next)
-		o.row.Twin = s.nextPin(l)
+		o.row.Shadow = s.nextPin(l)
 	}
 	if o.shadow != nil {
 		o.row.Memory += s.Kernel.Memory(o.shadow.m)
-		o.row.Twin = o.shadow.pin
+		o.row.Shadow = o.shadow.pin
 	}
 	return o
 }

@@ -160,7 +160,7 @@ func TestPrivilegedLayout_UpgradeAndDowngrade(t *testing.T) {
 
 		for range 2 { // in the second round both maps exist
 			r = startRun(t, dir, release2())
-			if row := r.s.open["numbers"].row; !row.Filled || row.Twin == "" || row.Error != "" {
+			if row := r.s.open["numbers"].row; !row.Filled || row.Shadow == "" || row.Error != "" {
 				t.Errorf("the upgrade: %+v", row)
 			}
 			want(t, dir, "numbers_v2", map[uint32]uint64{1: 50})

@@ -96,10 +96,10 @@ func flowOfDrop(d *events.Drop, packet dissect.Summary) *flows.Flow {
 	}
 	flow := &flows.Flow{
 		Endpoint: d.Endpoint, Direction: policy.Egress, Protocol: packet.Protocol, Port: portOf(packet), Src: packet.Src, Dst: packet.Dst,
-		Peer: d.TargetIdentity, Verdict: flows.Denied, Reason: uint8(d.Reason),
+		Peer: d.DestinationIdentity, Verdict: flows.Denied, Reason: uint8(d.Reason),
 	}
-	if d.TargetID != 0 {
-		flow.Endpoint, flow.Direction, flow.Peer = uint16(d.TargetID), policy.Ingress, d.SourceIdentity
+	if d.DestinationID != 0 {
+		flow.Endpoint, flow.Direction, flow.Peer = uint16(d.DestinationID), policy.Ingress, d.SourceIdentity
 	}
 	return flow
 }

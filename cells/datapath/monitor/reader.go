@@ -221,7 +221,7 @@ func (p *pump) report(health cell.Health) {
 func rowOf(d *events.Drop, s dissect.Summary, now time.Time) *drops.Drop {
 	return &drops.Drop{
 		Time: now, Reason: uint8(d.Reason), ReasonText: d.Reason.String(), Direction: d.Direction(),
-		Endpoint: d.Endpoint, Target: uint16(d.TargetID), Identity: d.SourceIdentity, IfIndex: d.IfIndex,
+		Endpoint: d.Endpoint, Target: uint16(d.DestinationID), Identity: d.SourceIdentity, IfIndex: d.IfIndex,
 		Proto: s.Proto, Src: s.Src, Dst: s.Dst, SrcPort: s.SrcPort, DstPort: s.DstPort,
 		Length: d.Length, Location: fmt.Sprintf("%s:%d", d.File, d.Line),
 	}

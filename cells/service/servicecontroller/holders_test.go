@@ -87,7 +87,7 @@ func TestHolders_Files(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	b.state(sources.Synced)
-	b.insert(outer("a", "web", "10.96.0.1", "192.0.2.1", 1), outer("a", "twin", "10.96.0.2", "192.0.2.1", 2))
+	b.insert(outer("a", "web", "10.96.0.1", "192.0.2.1", 1), outer("a", "second", "10.96.0.2", "192.0.2.1", 2))
 	b.step()
 	files := func(want int) {
 		t.Helper()

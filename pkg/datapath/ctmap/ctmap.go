@@ -58,10 +58,10 @@ func (f *Flow) Tuple() bpf.CtFlow {
 
 // Owner returns the endpoint whose quota counts an established flow: the initiator if it is local, otherwise the responder.
 func (f *Flow) Owner() uint16 {
-	if f.Entry.Opener != 0 {
-		return f.Entry.Opener
+	if f.Entry.Initiator != 0 {
+		return f.Entry.Initiator
 	}
-	return f.Entry.Target
+	return f.Entry.Responder
 }
 
 // guaranteed is the number of endpoints that can have their guarantee at the same time.

@@ -136,7 +136,7 @@ func TestProtocol_IsAWordOrANumber(t *testing.T) {
 func TestOwner(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ initiator, responder, want uint16 }{{0, 0, 0}, {3, 0, 3}, {0, 4, 4}, {3, 4, 3}} {
-		if got := (&Flow{Entry: bpf.CtEntry{Opener: tc.initiator, Target: tc.responder}}).Owner(); got != tc.want {
+		if got := (&Flow{Entry: bpf.CtEntry{Initiator: tc.initiator, Responder: tc.responder}}).Owner(); got != tc.want {
 			t.Errorf("%+v: %d", tc, got)
 		}
 	}

@@ -25,12 +25,12 @@ func KeyOf(t bpf.CtFlow) (key Key, initiatorSecond bool) {
 	ports := [2]uint16{from.port, to.port}
 	if len(from.addr) == 4 {
 		key.V4 = bpf.CtKey4{Addr: [2]uint32{binary.NativeEndian.Uint32(from.addr), binary.NativeEndian.Uint32(to.addr)}, Port: ports,
-			Protocol: t.Protocol, Asker: requester, Type: t.ICMPType}
+			Protocol: t.Protocol, Requester: requester, Type: t.ICMPType}
 		return key, initiatorSecond
 	}
 	key.IPv6 = true
 	key.V6 = bpf.CtKey6{Addr: [2][16]uint8{[16]byte(from.addr), [16]byte(to.addr)}, Port: ports,
-		Protocol: t.Protocol, Asker: requester, Type: t.ICMPType}
+		Protocol: t.Protocol, Requester: requester, Type: t.ICMPType}
 	return key, initiatorSecond
 }
 

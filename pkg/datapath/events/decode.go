@@ -52,7 +52,7 @@ type Header struct {
 
 // Direction returns the direction of the packet as the pod sees it: "ingress" when the record has a target endpoint, otherwise "egress".
 func (d *Drop) Direction() string {
-	if d.TargetID != 0 {
+	if d.DestinationID != 0 {
 		return "ingress"
 	}
 	return "egress"
@@ -66,27 +66,27 @@ func (h Header) header() Header { return h }
 // Drop reports a dropped packet.
 type Drop struct {
 	Header
-	Reason         Reason
-	SourceIdentity uint32 // identities; 0 when the program did not know them yet
-	TargetIdentity uint32
-	TargetID       uint32 // destination endpoint; 0 for a packet from a pod
-	File           File
-	Line           uint16
-	ExtError       int8
-	IfIndex        uint32
+	Reason              Reason
+	SourceIdentity      uint32 // identities; 0 when the program did not know them yet
+	DestinationIdentity uint32
+	DestinationID       uint32 // destination endpoint; 0 for a packet from a pod
+	File                File
+	Line                uint16
+	ExtError            int8
+	IfIndex             uint32
 }
 
 // Trace reports a packet at an observation point.
 type Trace struct {
 	Header
-	Point          uint8
-	SourceIdentity uint32
-	TargetIdentity uint32
-	TargetID       uint16
-	Reason         uint8
-	Flags          uint8
-	IfIndex        uint32
-	OriginalIP     netip.Addr // source before translation; invalid when the record has none
+	Point               uint8
+	SourceIdentity      uint32
+	DestinationIdentity uint32
+	DestinationID       uint16
+	Reason              uint8
+	Flags               uint8
+	IfIndex             uint32
+	OriginalIP          netip.Addr // source before translation; invalid when the record has none
 }
 
 // Decode decodes one record of the ring buffer. It ignores bytes after the captured packet.
@@ -138,15 +138,15 @@ func decodeDrop(b []byte) (Event, error) {
 		return nil, err
 	}
 	return &Drop{
-		Header:         header,
-		Reason:         Reason(b[1]),
-		SourceIdentity: binary.NativeEndian.Uint32(b[16:]),
-		TargetIdentity: binary.NativeEndian.Uint32(b[20:]),
-		TargetID:       binary.NativeEndian.Uint32(b[24:]),
-		Line:           binary.NativeEndian.Uint16(b[28:]),
-		File:           File(b[30]),
-		ExtError:       int8(b[31]),
-		IfIndex:        binary.NativeEndian.Uint32(b[32:]),
+		Header:              header,
+		Reason:              Reason(b[1]),
+		SourceIdentity:      binary.NativeEndian.Uint32(b[16:]),
+		DestinationIdentity: binary.NativeEndian.Uint32(b[20:]),
+		DestinationID:       binary.NativeEndian.Uint32(b[24:]),
+		Line:                binary.NativeEndian.Uint16(b[28:]),
+		File:                File(b[30]),
+		ExtError:            int8(b[31]),
+		IfIndex:             binary.NativeEndian.Uint32(b[32:]),
 	}, nil
 }
 
@@ -156,14 +156,14 @@ func decodeTrace(b []byte, length int) (Event, error) {
 		return nil, err
 	}
 	trace := &Trace{
-		Header:         header,
-		Point:          b[1],
-		SourceIdentity: binary.NativeEndian.Uint32(b[16:]),
-		TargetIdentity: binary.NativeEndian.Uint32(b[20:]),
-		TargetID:       binary.NativeEndian.Uint16(b[24:]),
-		Reason:         b[26],
-		Flags:          b[27],
-		IfIndex:        binary.NativeEndian.Uint32(b[28:]),
+		Header:              header,
+		Point:               b[1],
+		SourceIdentity:      binary.NativeEndian.Uint32(b[16:]),
+		DestinationIdentity: binary.NativeEndian.Uint32(b[20:]),
+		DestinationID:       binary.NativeEndian.Uint16(b[24:]),
+		Reason:              b[26],
+		Flags:               b[27],
+		IfIndex:             binary.NativeEndian.Uint32(b[28:]),
 	}
 	if length == traceV1Len {
 		trace.OriginalIP = originalIP([16]byte(b[32:48]), trace.Flags&traceFlagIPv6 != 0)

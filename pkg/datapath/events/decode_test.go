@@ -38,7 +38,7 @@ func TestDecode_Drop(t *testing.T) {
 	}
 	want := &events.Drop{
 		Header: events.Header{Endpoint: 11, Hash: 0xabcd, Length: 1500, Packet: []byte{1, 2, 3}},
-		Reason: events.SourceIP, SourceIdentity: 5, TargetIdentity: 7, TargetID: 12,
+		Reason: events.SourceIP, SourceIdentity: 5, DestinationIdentity: 7, DestinationID: 12,
 		File: events.FilePodEgress, Line: 321, ExtError: -1, IfIndex: 101,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -58,7 +58,7 @@ func TestDecode_TraceVersions(t *testing.T) {
 	}
 	want := events.Trace{
 		Header: events.Header{Endpoint: 11, Length: 90, Packet: []byte{8, 9}},
-		Point:  3, SourceIdentity: 5, TargetIdentity: 2, TargetID: 12, Reason: 1, IfIndex: 101,
+		Point:  3, SourceIdentity: 5, DestinationIdentity: 2, DestinationID: 12, Reason: 1, IfIndex: 101,
 	}
 	wantV4, wantV6 := want, want
 	wantV4.OriginalIP = netip.MustParseAddr("10.1.0.7")

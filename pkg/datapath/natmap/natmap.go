@@ -42,32 +42,32 @@ func (k *Key) Value() any {
 
 // Tuple is a packet at a place. For ICMP both ports are the identifier.
 type Tuple struct {
-	Source, Target netip.AddrPort
-	Protocol       uint8
-	Place          bpf.NatPlace
+	Source, Destination netip.AddrPort
+	Protocol            uint8
+	Place               bpf.NatPlace
 }
 
 // KeyOf returns the key of a packet at a place. Both addresses must be of one family.
 func KeyOf(t Tuple) Key {
-	source, target := t.Source.Addr().Unmap(), t.Target.Addr().Unmap()
+	source, destination := t.Source.Addr().Unmap(), t.Destination.Addr().Unmap()
 	if source.Is4() {
-		return Key{V4: bpf.NatKey4{Saddr: bpf.IPv4Word(source), Daddr: bpf.IPv4Word(target), Sport: swapped(t.Source.Port()),
-			Dport: swapped(t.Target.Port()), Protocol: t.Protocol, Place: uint8(t.Place)}}
+		return Key{V4: bpf.NatKey4{Saddr: bpf.IPv4Word(source), Daddr: bpf.IPv4Word(destination), Sport: swapped(t.Source.Port()),
+			Dport: swapped(t.Destination.Port()), Protocol: t.Protocol, Place: uint8(t.Place)}}
 	}
-	return Key{IPv6: true, V6: bpf.NatKey6{Saddr: bpf.IPv6Bytes(source), Daddr: bpf.IPv6Bytes(target), Sport: swapped(t.Source.Port()),
-		Dport: swapped(t.Target.Port()), Protocol: t.Protocol, Place: uint8(t.Place)}}
+	return Key{IPv6: true, V6: bpf.NatKey6{Saddr: bpf.IPv6Bytes(source), Daddr: bpf.IPv6Bytes(destination), Sport: swapped(t.Source.Port()),
+		Dport: swapped(t.Destination.Port()), Protocol: t.Protocol, Place: uint8(t.Place)}}
 }
 
 // Tuple is the inverse of [KeyOf].
 func (k *Key) Tuple() Tuple {
 	if k.IPv6 {
 		return Tuple{Source: netip.AddrPortFrom(netip.AddrFrom16(k.V6.Saddr), swapped(k.V6.Sport)),
-			Target:   netip.AddrPortFrom(netip.AddrFrom16(k.V6.Daddr), swapped(k.V6.Dport)),
-			Protocol: k.V6.Protocol, Place: bpf.NatPlace(k.V6.Place)}
+			Destination: netip.AddrPortFrom(netip.AddrFrom16(k.V6.Daddr), swapped(k.V6.Dport)),
+			Protocol:    k.V6.Protocol, Place: bpf.NatPlace(k.V6.Place)}
 	}
 	return Tuple{Source: netip.AddrPortFrom(bpf.IPv4OfWord(k.V4.Saddr), swapped(k.V4.Sport)),
-		Target:   netip.AddrPortFrom(bpf.IPv4OfWord(k.V4.Daddr), swapped(k.V4.Dport)),
-		Protocol: k.V4.Protocol, Place: bpf.NatPlace(k.V4.Place)}
+		Destination: netip.AddrPortFrom(bpf.IPv4OfWord(k.V4.Daddr), swapped(k.V4.Dport)),
+		Protocol:    k.V4.Protocol, Place: bpf.NatPlace(k.V4.Place)}
 }
 
 // swapped converts a port between host and network byte order.
@@ -80,8 +80,8 @@ func swapped(port uint16) uint16 {
 // Flow is one entry of one map: a direction of a translated flow.
 type Flow struct {
 	Key Key
-	// Twin is the key of the reverse entry.
-	Twin Key
+	// Reverse is the key of the reverse entry.
+	Reverse Key
 
 	Expires                    uint32 // in ticks of [bpf.CtNow]
 	Flags                      uint32 // any of bpf.Nat...
@@ -90,34 +90,34 @@ type Flow struct {
 
 // NewFlow4 reads an IPv4 entry.
 func NewFlow4(k *bpf.NatKey4, e *bpf.NatEntry4) Flow {
-	return Flow{Key: Key{V4: *k}, Twin: Key{V4: bpf.NatKey4{Saddr: e.Daddr, Daddr: e.Saddr, Sport: e.Dport, Dport: e.Sport,
-		Protocol: k.Protocol, Place: uint8(e.Twin)}}, Expires: e.Expires, Flags: uint32(e.Flags), Service: e.Service,
+	return Flow{Key: Key{V4: *k}, Reverse: Key{V4: bpf.NatKey4{Saddr: e.Daddr, Daddr: e.Saddr, Sport: e.Dport, Dport: e.Sport,
+		Protocol: k.Protocol, Place: uint8(e.Reverse)}}, Expires: e.Expires, Flags: uint32(e.Flags), Service: e.Service,
 		Backend: e.Backend, Endpoint: e.Endpoint}
 }
 
 // NewFlow6 reads an IPv6 entry.
 func NewFlow6(k *bpf.NatKey6, e *bpf.NatEntry6) Flow {
-	return Flow{Key: Key{IPv6: true, V6: *k}, Twin: Key{IPv6: true, V6: bpf.NatKey6{Saddr: e.Daddr, Daddr: e.Saddr, Sport: e.Dport,
-		Dport: e.Sport, Protocol: k.Protocol, Place: uint8(e.Twin)}}, Expires: e.Expires, Flags: uint32(e.Flags), Service: e.Service,
+	return Flow{Key: Key{IPv6: true, V6: *k}, Reverse: Key{IPv6: true, V6: bpf.NatKey6{Saddr: e.Daddr, Daddr: e.Saddr, Sport: e.Dport,
+		Dport: e.Sport, Protocol: k.Protocol, Place: uint8(e.Reverse)}}, Expires: e.Expires, Flags: uint32(e.Flags), Service: e.Service,
 		Backend: e.Backend, Endpoint: e.Endpoint}
 }
 
 // Entry is the inverse of [NewFlow4] and [NewFlow6], except for the check: it returns the value for the map of the family.
 func (f *Flow) Entry(check uint32) any {
 	if f.Key.IPv6 {
-		return &bpf.NatEntry6{Check: check, Expires: f.Expires, Saddr: f.Twin.V6.Daddr, Daddr: f.Twin.V6.Saddr, Sport: f.Twin.V6.Dport,
-			Dport: f.Twin.V6.Sport, Twin: bpf.NatPlace(f.Twin.V6.Place), Flags: bpf.NatFlag(f.Flags), Service: f.Service, Backend: f.Backend,
+		return &bpf.NatEntry6{Check: check, Expires: f.Expires, Saddr: f.Reverse.V6.Daddr, Daddr: f.Reverse.V6.Saddr, Sport: f.Reverse.V6.Dport,
+			Dport: f.Reverse.V6.Sport, Reverse: bpf.NatPlace(f.Reverse.V6.Place), Flags: bpf.NatFlag(f.Flags), Service: f.Service, Backend: f.Backend,
 			Endpoint: f.Endpoint}
 	}
-	return &bpf.NatEntry4{Check: check, Expires: f.Expires, Saddr: f.Twin.V4.Daddr, Daddr: f.Twin.V4.Saddr, Sport: f.Twin.V4.Dport,
-		Dport: f.Twin.V4.Sport, Twin: bpf.NatPlace(f.Twin.V4.Place), Flags: bpf.NatFlag(f.Flags), Service: f.Service, Backend: f.Backend,
+	return &bpf.NatEntry4{Check: check, Expires: f.Expires, Saddr: f.Reverse.V4.Daddr, Daddr: f.Reverse.V4.Saddr, Sport: f.Reverse.V4.Dport,
+		Dport: f.Reverse.V4.Sport, Reverse: bpf.NatPlace(f.Reverse.V4.Place), Flags: bpf.NatFlag(f.Flags), Service: f.Service, Backend: f.Backend,
 		Endpoint: f.Endpoint}
 }
 
 // Becomes returns the translated packet of the entry's key, without a place.
 func (f *Flow) Becomes() Tuple {
-	back := f.Twin.Tuple()
-	return Tuple{Source: back.Target, Target: back.Source, Protocol: back.Protocol}
+	back := f.Reverse.Tuple()
+	return Tuple{Source: back.Destination, Destination: back.Source, Protocol: back.Protocol}
 }
 
 // Reply reports whether the entry is for packets of the flow's responder.

@@ -29,11 +29,11 @@ func FuzzFlow(f *testing.F) {
 		}
 		from := Tuple{netip.AddrPortFrom(addrs[0], p), netip.AddrPortFrom(addrs[1], q), protocol, bpf.NatFromPod}
 		back := Tuple{netip.AddrPortFrom(addrs[3], r), netip.AddrPortFrom(addrs[2], p), protocol, bpf.NatToPod}
-		flow := Flow{Key: KeyOf(from), Twin: KeyOf(back), Expires: 7, Flags: uint32(bpf.NatService), Service: 1, Backend: 2, Endpoint: 3}
+		flow := Flow{Key: KeyOf(from), Reverse: KeyOf(back), Expires: 7, Flags: uint32(bpf.NatService), Service: 1, Backend: 2, Endpoint: 3}
 		if got := flow.Key.Tuple(); got != from {
 			t.Errorf("%+v came back as %+v", from, got)
 		}
-		if got := flow.Becomes(); got.Source != back.Target || got.Target != back.Source || got.Protocol != protocol {
+		if got := flow.Becomes(); got.Source != back.Destination || got.Destination != back.Source || got.Protocol != protocol {
 			t.Errorf("%+v becomes %+v", back, got)
 		}
 		if got := again(flow); got != flow {
@@ -83,13 +83,13 @@ func TestStateAt(t *testing.T) {
 		"neither does":                   {unix.IPPROTO_TCP, established, established, now, now, Expired},
 		"the clock wrapped round":        {unix.IPPROTO_UDP, 0, 0, now, 1<<31 + now + 1, Expired},
 	} {
-		f := Flow{Key: KeyOf(Tuple{Source: netip.MustParseAddrPort("10.0.0.1:1"), Target: netip.MustParseAddrPort("10.0.0.2:2"), Protocol: tc.protocol}),
+		f := Flow{Key: KeyOf(Tuple{Source: netip.MustParseAddrPort("10.0.0.1:1"), Destination: netip.MustParseAddrPort("10.0.0.2:2"), Protocol: tc.protocol}),
 			Flags: tc.flags, Expires: tc.left}
 		if got := f.StateAt(now, &Flow{Flags: tc.reverse, Expires: tc.right}); got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
 		if tc.want == Expired && f.StateAt(now, nil) != Expired {
-			t.Errorf("%s: without a twin it lasts", name)
+			t.Errorf("%s: without a reverse entry it lasts", name)
 		}
 	}
 	if words := (&Flow{Flags: uint32(bpf.NatMasquerade | bpf.NatReply)}).Words(); !slices.Equal(words, []string{"masquerade", "reply"}) {
@@ -119,7 +119,7 @@ func TestPrivilegedReader(t *testing.T) {
 		want := map[Key]Flow{}
 		for i := range uint16(count) {
 			key := KeyOf(Tuple{netip.AddrPortFrom(a, i), netip.AddrPortFrom(b, 80), unix.IPPROTO_TCP, bpf.NatToOutside})
-			want[key] = Flow{Key: key, Twin: KeyOf(Tuple{netip.AddrPortFrom(b, 80), netip.AddrPortFrom(a, i+1), unix.IPPROTO_TCP,
+			want[key] = Flow{Key: key, Reverse: KeyOf(Tuple{netip.AddrPortFrom(b, 80), netip.AddrPortFrom(a, i+1), unix.IPPROTO_TCP,
 				bpf.NatFromOutside}), Expires: uint32(i), Service: 1, Backend: uint32(i), Endpoint: 7}
 		}
 		for _, f := range want {
@@ -147,8 +147,8 @@ func TestPrivilegedReader(t *testing.T) {
 			if got, found, err := Lookup(m, &key); err != nil || !found || got != f {
 				t.Fatalf("%s: looked up %+v, %v, %v", of.Name, got, found, err)
 			}
-			if _, found, err := Lookup(m, &f.Twin); err != nil || found {
-				t.Fatalf("%s: a twin that was never stored: %v, %v", of.Name, found, err)
+			if _, found, err := Lookup(m, &f.Reverse); err != nil || found {
+				t.Fatalf("%s: a reverse entry that was never stored: %v, %v", of.Name, found, err)
 			}
 		}
 	}

@@ -28,9 +28,9 @@ type Map struct {
 	Filled bool `json:"filled"`
 	// Opened is the time at which this run opened or created the map; zero while that fails.
 	Opened time.Time `json:"opened"`
-	// Twin is the pin of the shadow map: the same map with another layout or size, which is also written while programs of another generation may read
+	// Shadow is the pin of the shadow map: the same map with another layout or size, which is also written while programs of another generation may read
 	// it. For a flow map it is the pin of the map with the configured size that will replace it. Empty without one.
-	Twin string `json:"twin,omitempty"`
+	Shadow string `json:"shadow,omitempty"`
 	// Note describes an unusual event while the map was opened; empty without one.
 	Note string `json:"note,omitempty"`
 	// Error says why the map cannot be used, with the remedy; empty without an error.
