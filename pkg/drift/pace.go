@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// freeCost is the CPU time of a comparison that is repeated at the next interval: 0.05 % of a core at the default interval of 25 s.
-	freeCost = 12500 * time.Microsecond
+	// freeCost is the CPU time of a comparison that is repeated at the next interval: 0.02 % of a core at the default interval of 25 s.
+	freeCost = 5 * time.Millisecond
 	// maxOmitted limits the omitted intervals: at the default interval the next comparison follows after 5 minutes at most.
 	maxOmitted = 11
 )

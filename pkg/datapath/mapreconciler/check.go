@@ -10,9 +10,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// perRun is the number of rows that a run compares on average. A larger map is read only in every second or third run, so that an idle agent in a large
+// perRun is the number of rows that a run compares on average. A larger map is read only in every second to sixth run, so that an idle agent in a large
 // cluster stays within its budget of CPU time.
-const perRun = 2000
+const perRun = 1000
 
 // Check compares a map with the rows that were written to it. It reads the whole map, so it suits maps with some thousand entries.
 type Check[R drift.Row[R], K comparable, V any] struct {
