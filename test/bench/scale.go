@@ -291,22 +291,13 @@ func (l *large) traffic(ctx context.Context) error {
 	return nil
 }
 
-// atRest reports the CPU use of an agent that has tested all paths once, while no pod sends.
+// atRest reports the memory of an agent that has tested all paths once, and its CPU use once it has returned the memory that it used for them, while no pod
+// sends.
 func (l *large) atRest(ctx context.Context) error {
 	if err := l.awaitPathTests(ctx); err != nil {
 		return err
 	}
-	time.Sleep(5 * time.Second)
-	began := time.Now()
-	before, err := cpuTime(l.one)
-	if err != nil {
-		return err
-	}
 	resident, err := l.idleMemory(collected)
-	if err != nil {
-		return err
-	}
-	after, err := cpuTime(l.one)
 	if err != nil {
 		return err
 	}
@@ -314,6 +305,16 @@ func (l *large) atRest(ctx context.Context) error {
 	each := (resident - l.empty) * (1 << 20) / 1e3 / pods
 	l.report("resident memory of the agent for each of "+manyPods, fmt.Sprintf("%.2f KB (%.0f MB, without pods %.0f MB)", each, resident, l.empty),
 		figures.Value{Number: each, Unit: "KB"}, podMemoryBudget)
+	began := time.Now()
+	before, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	time.Sleep(collected)
+	after, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
 	share := 100 * (after - before).Seconds() / time.Since(began).Seconds()
 	l.report("agent at rest, CPU, "+manyNodes+" that are probed and "+manyPods, fmt.Sprintf("%.2f %%", share),
 		figures.Value{Number: share, Unit: "% of a core"}, largeRestBudget)
