@@ -161,7 +161,12 @@ func (a *fakeAgent) deleteIP(w http.ResponseWriter, r *http.Request) {
 	delete(a.addresses, r.PathValue("ip"))
 }
 
-func (a *fakeAgent) getHealthz(w http.ResponseWriter, _ *http.Request) {
+// getHealthz rejects requests for the whole status: in a large cluster it has megabytes.
+func (a *fakeAgent) getHealthz(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Prefer") != "return=minimal" {
+		respond(w, 500, "the plugin asked for the whole status")
+		return
+	}
 	respond(w, 200, models.StatusResponse{IPAM: models.IPAMStatus{Status: a.ipam}})
 }
 

@@ -31,12 +31,12 @@ func (p *plugin) status(ctx context.Context, conf *netConf, args *skel.CmdArgs) 
 		return failure(types.ErrPluginNotAvailable,
 			fmt.Errorf("the agent is starting: it waits for %s", strings.Join(config.Agent.WaitingFor, "; ")), "see waggle status")
 	}
-	health, err := agent.Status(ctx, false)
+	addresses, err := agent.IPAMStatus(ctx)
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, "see waggle status")
 	}
-	if exhausted(health.IPAM.Status) {
-		return failure(types.ErrPluginNotAvailable, errors.New("no address is left: "+health.IPAM.Status),
+	if exhausted(addresses) {
+		return failure(types.ErrPluginNotAvailable, errors.New("no address is left: "+addresses),
 			"see waggle ipam list for their owners")
 	}
 	return nil

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// maxSize limits the bytes that are read from one file; a document has around a kilobyte.
-	maxSize = 1 << 20
+	// maxSize limits the bytes of a file. A document has around a kilobyte. With all labels that the API server stores for a pod and its namespace, and their
+	// prefixes, it has about 10 MB.
+	maxSize = 16 << 20
 	// badDir is the quarantine directory of unusable files.
 	badDir = "bad"
 	// maxBad limits the number of quarantined files; the oldest are deleted first.
@@ -27,7 +28,7 @@ type File struct {
 	Name string
 	// Document is the checked contents; nil when Err is set.
 	Document []byte
-	// Raw is the readable content, also of a file with an error; at most a megabyte.
+	// Raw is the readable content, also of a file with an error; at most 16 MB.
 	Raw []byte
 	// Err is nil, or wraps [ErrCorrupt], [ErrForeign] or the read error, and explains why the file is unusable.
 	Err error

@@ -189,6 +189,21 @@ func TestWrite_FailureNamesTheFileAndLeavesNothing(t *testing.T) {
 	}
 }
 
+// A file that could not be read back would be lost at the next start.
+func TestWrite_RejectsWhatCannotBeReadBack(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	require.NoError(t, s.Write("7.json", strings.Repeat("x", maxSize-1000)))
+	files, err := s.ReadAll()
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	require.NoError(t, files[0].Err)
+	require.ErrorContains(t, s.Write("7.json", strings.Repeat("x", maxSize)), "cannot be read back")
+	again, err := s.ReadAll()
+	require.NoError(t, err)
+	require.Equal(t, files, again, "the previous document stays")
+}
+
 func TestWritable_LeavesNothingAndNamesTheDirectory(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -64,6 +64,9 @@ func (s *Store) Write(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("write state file %s: %w", s.path(name), err)
 	}
+	if len(file) > maxSize {
+		return fmt.Errorf("write state file %s: it would have %d bytes, and a file of more than %d cannot be read back", s.path(name), len(file), maxSize)
+	}
 	if err := s.replace(name, file); err != nil {
 		return fmt.Errorf("write state file %s: %w", s.path(name), err)
 	}

@@ -61,12 +61,15 @@ func (a *api) GetConfig(w http.ResponseWriter, r *http.Request) {
 			Agent:        agentState(readiness.Evaluate(txn, a.Ready)),
 		},
 	}
-	if r.Header.Get("Prefer") != "return=minimal" {
+	if !prefersMinimal(r) {
 		config.Spec = models.DaemonConfigurationSpec{Options: a.options(), PolicyEnforcement: a.policyEnforcement()}
 		config.Status.Realized, config.Status.DaemonConfigurationMap = config.Spec, a.Flags
 	}
 	respond(w, http.StatusOK, config)
 }
+
+// prefersMinimal reports whether the client prefers a reply without the parts that the CNI plugin does not read.
+func prefersMinimal(r *http.Request) bool { return r.Header.Get("Prefer") == "return=minimal" }
 
 // policyEnforcement returns the mode of --enable-policy.
 func (a *api) policyEnforcement() models.DaemonConfigurationSpecPolicyEnforcement {

@@ -143,6 +143,7 @@ func newFixture(t *testing.T) *fixture {
 		health.Status{Module: "agent.ipam", Component: "job-x", Level: health.OK, Message: "fine", UpdatedAt: at})
 	f.api.Addresses = filled(t, db, ipamaddresses.NewTable,
 		ipamaddresses.Address{Addr: netip.MustParseAddr("10.0.1.1"), Pool: "default", State: ipamaddresses.Reserved, Owner: "router"},
+		ipamaddresses.Address{Addr: netip.MustParseAddr("10.9.9.9"), Pool: "default", State: ipamaddresses.Claimed, Owner: "a/of-a-previous-range"},
 		ipamaddresses.Address{Addr: netip.MustParseAddr("10.0.1.9"), Pool: "default", State: ipamaddresses.Quarantined, Owner: "a/gone"})
 	cniConfig := table(t, db, cniconfig.NewTable)
 	f.api.CNIConfig = cniConfig

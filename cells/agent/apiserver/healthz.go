@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
@@ -21,10 +22,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// GetHealthz returns the status of the agent.
-func (a *api) GetHealthz(w http.ResponseWriter, _ *http.Request, p models.GetHealthzParams) {
-	k8s := p.RequireK8SConnectivity
-	respond(w, http.StatusOK, a.status(a.DB.ReadTxn(), k8s == nil || *k8s, or(p.Brief)))
+// GetHealthz returns the status of the agent. With the header "Prefer: return=minimal" (RFC 7240) it is the brief status and the number of used addresses: the
+// CNI plugin needs no more, a runtime asks it every few seconds, and in a large cluster the whole status has megabytes.
+func (a *api) GetHealthz(w http.ResponseWriter, r *http.Request, p models.GetHealthzParams) {
+	txn, k8s, minimal := a.DB.ReadTxn(), p.RequireK8SConnectivity, prefersMinimal(r)
+	s := a.status(txn, k8s == nil || *k8s, minimal || or(p.Brief))
+	if minimal {
+		s.IPAM.Status = a.ipamSummary(txn)
+	}
+	respond(w, http.StatusOK, s)
 }
 
 // status returns the status of the agent, and unless brief is set the status of each of its parts. With withKubernetes, a source of Kubernetes objects that is
@@ -213,16 +219,24 @@ func (a *api) ipamStatus(txn statedb.ReadTxn) models.IPAMStatus {
 			s.Ipv6 = append(s.Ipv6, row.Addr.String())
 		}
 	}
+	s.Status = a.ipamSummary(txn)
+	return s
+}
+
+// ipamSummary returns for each family the number of used addresses of the node's range. Pods that still have addresses of a previous range use none of this one.
+func (a *api) ipamSummary(txn statedb.ReadTxn) string {
 	node := a.localNode(txn)
 	var parts []string
-	if p := node.IPv4.AllocRange; p.IsValid() {
-		parts = append(parts, fmt.Sprintf("IPv4: %d/%s allocated from %s", len(s.Ipv4), capacity(p), p))
+	for _, f := range []struct {
+		name, family string
+		from         netip.Prefix
+	}{{"IPv4", "ipv4", node.IPv4.AllocRange}, {"IPv6", "ipv6", node.IPv6.AllocRange}} {
+		if f.from.IsValid() {
+			used := ipam.Count(txn, a.Addresses, f.family, f.from).Used()
+			parts = append(parts, fmt.Sprintf("%s: %d/%s allocated from %s", f.name, used, capacity(f.from), f.from))
+		}
 	}
-	if p := node.IPv6.AllocRange; p.IsValid() {
-		parts = append(parts, fmt.Sprintf("IPv6: %d/%s allocated from %s", len(s.Ipv6), capacity(p), p))
-	}
-	s.Status = strings.Join(parts, ", ")
-	return s
+	return strings.Join(parts, ", ")
 }
 
 // capacity returns the number of addresses of a range without its first and last one, as a power of two for large ranges.

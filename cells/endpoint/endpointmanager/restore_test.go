@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/statefile"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // writePreviousRun writes the files of endpoints 1 to n to dir.
@@ -78,6 +79,27 @@ func TestRestore_RestoresRowsAndClaimsAddresses(t *testing.T) {
 	ep, err := r.Create(t.Context(), request(4))
 	require.NoError(t, err)
 	require.Equal(t, uint16(4), ep.ID, "ids go on behind the last")
+	require.Empty(t, quarantined(t, dir))
+}
+
+// The API server stores more than a megabyte of labels for a pod and its namespace. A restart must not quarantine such a pod.
+func TestRestore_MegabytesOfLabels(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := started(t, dir)
+	ofNamespace := map[string]string{}
+	for i := range 60_000 {
+		ofNamespace[fmt.Sprintf("%08d", i)] = ""
+	}
+	r.setNamespace(t, &k8s.Namespace{Name: "default", Labels: ofNamespace})
+	r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1"})
+	ep, err := r.Create(t.Context(), request(1))
+	require.NoError(t, err)
+	require.Greater(t, len(read(t, dir, "1.json")), 2<<20)
+	rows := started(t, dir).rows()
+	require.Len(t, rows, 1)
+	require.Empty(t, rows[0].Quarantine)
+	require.Equal(t, ep.Labels, rows[0].Labels)
 	require.Empty(t, quarantined(t, dir))
 }
 
