@@ -12,6 +12,7 @@
 #include "l4.h"
 #include "nat.h"
 #include "nat_create.h"
+#include "nat_share.h"
 #include "reasons.h"
 
 /* The source ports of the range, above the ports of NodePort services. Ports below the range are not allocated, so they need no entries. */
@@ -21,6 +22,9 @@ volatile const __u32 nat_port_last = 65535;
 /* Number of ports that are tried. If half of all ports towards a destination are used, one flow in four billion finds no free port; with 90 percent, one in
  * thirty. */
 #define SNAT_TRIES 32
+
+/* Number of groups of odd ports, see snat_may_use. */
+#define SNAT_GROUPS 128
 
 static __always_inline int snat_in_range(__be16 port)
 {
@@ -97,10 +101,29 @@ __attribute__((noinline)) int snat_socket(struct __sk_buff *skb, __u32 family)
 	return SNAT_NO_SOCKET;
 }
 
-/* snat_claim stores the flow in key and entry, unless its source belongs to a socket of the node or to another flow. */
+/* snat_may_use reports whether the flow may have the source port of the entry. Pods that could use all ports towards a destination would lock out other pods,
+ * and the node. Beyond its guaranteed flows a pod gets the even ports, which connect() of Linux prefers, and one of SNAT_GROUPS groups of the odd ports. */
+__attribute__((noinline)) int snat_may_use(__u32 family)
+{
+	struct nat_work *work = nat_work();
+	__s32 *count;
+	__u32 port;
+
+	if (!work)
+		return 0;
+	port = bpf_ntohs(work->entry.sport);
+	if (!(work->entry.flags & NAT_MASQUERADE) || !snat_has_ports(work->key.protocol) || !(port & 1) || !((port / 2 ^ work->entry.endpoint) % SNAT_GROUPS))
+		return 1;
+	count = nat_count(&work->entry, family);
+	return !count || *(volatile __s32 *)count < (__s32)nat_guarantees[nat_family(family)];
+}
+
+/* snat_claim stores the flow in key and entry, unless its source port is for others, or belongs to a socket of the node or to another flow. */
 static __always_inline verdict snat_claim(struct __sk_buff *skb, __u32 family, int is_node_address)
 {
-	return is_node_address && snat_socket(skb, family) != SNAT_NO_SOCKET ? STEP_IN_USE : nat_create(family);
+	if (is_node_address && (!snat_may_use(family) || snat_socket(skb, family) != SNAT_NO_SOCKET))
+		return STEP_IN_USE;
+	return nat_create(family);
 }
 
 /* snat_claim_random is snat_claim for a random source port of the range. It is a separate function, so that the verifier checks it once. */
@@ -117,8 +140,8 @@ __attribute__((noinline)) int snat_claim_random(struct __sk_buff *skb, __u32 fam
 	return snat_claim(skb, family, 1);
 }
 
-/* snat_create stores the flow in key and entry. The flow keeps its source port if no other flow or socket uses it; a flow that gets an address of the node in
- * place of its own must also have a port of the range. */
+/* snat_create stores the flow in key and entry. The flow keeps its source port if it may use it and no other flow or socket does; a flow that gets an address of
+ * the node in place of its own must also have a port of the range. */
 __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 {
 	struct nat_work *work = nat_work();

@@ -211,6 +211,42 @@ func TestPrivilegedNetdev_PortsRunOut(t *testing.T) {
 	}
 }
 
+// A pod cannot use all ports towards a destination: other pods and the node always find one.
+func TestPrivilegedNetdev_OnePodLeavesPorts(t *testing.T) {
+	t.Parallel()
+	const guaranteed, ports = 4, 64
+	n := newNodeWith(t, map[string]uint32{bpf.VariableVerdictEvents: 0, bpf.VariableNatPortFirst: 40000, bpf.VariableNatPortLast: 40000 + ports - 1,
+		bpf.VariableNatGuarantees: guaranteed}, nil)
+	n.surround()
+	for _, family := range families {
+		server := on(client[family], 53)
+		flows := 0
+		for port := range uint16(1000) {
+			if got := n.sendFrom(podB, going(on(podB.addr(family), 40000+port), server).bytes(t)); got.action == actUnspec {
+				flows++
+			}
+			n.event() // of a drop
+		}
+		// All even ports, perhaps one odd one of its group, and some odd ones among its guaranteed flows.
+		if flows < ports/2 || flows > ports/2+1+guaranteed {
+			t.Errorf("IPv%d: a pod has %d flows through %d ports, want about half", family, flows, ports)
+		}
+		for port := range uint16(guaranteed) {
+			if got := n.sendFrom(podA, going(on(podA.addr(family), 2000+port), server).bytes(t)); got.action != actUnspec {
+				t.Errorf("IPv%d: no port for flow %d of another pod; event %+v", family, port, n.event())
+			}
+		}
+		// The node's own flow from a port of the pod gets another port, so its replies do not reach the pod.
+		own := on(nodeOut[family], 40000)
+		got := n.nodeSends(going(own, server).bytes(t))
+		if got.action != actUnspec {
+			t.Fatalf("IPv%d: the node's packet: action %d", family, int32(got.action))
+		}
+		port := uint16(got.packet[l4At(family)])<<8 | uint16(got.packet[l4At(family)+1])
+		n.wantPacket(n.run(bpf.NetdevIngress, ifUplink, coming(server, on(own.Addr(), port)).bytes(t)), actUnspec, coming(server, own).bytes(t))
+	}
+}
+
 // Two pods ping the same host with the same identifier; each gets its own replies, and the host may ping the node with this identifier too.
 func TestPrivilegedNetdev_EchoIdentifiers(t *testing.T) {
 	t.Parallel()
