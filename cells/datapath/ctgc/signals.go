@@ -20,6 +20,9 @@ const (
 	// signalPause is the pause after signals have been read: each dropped packet may send one.
 	signalPause = 100 * time.Millisecond
 	signalWait  = 10 * time.Second
+	// signalBatch is the maximum number of signals that are read before the collector is woken and the pause begins. Without a limit, programs that send signals
+	// faster than this reader would prevent both. It is the capacity of the ring buffer: 64 KiB, 16 bytes for each record with its header.
+	signalBatch = 64 << 10 / 16
 	minRetry    = 100 * time.Millisecond
 	maxRetry    = time.Minute
 )
@@ -128,18 +131,20 @@ func (a *access) receiveSignals(ctx context.Context, health cell.Health) error {
 		watchdog.IdleFor(ctx, signalWait)
 		s, err := ring.Read(time.Now().Add(signalWait))
 		watchdog.Busy(ctx)
-		some := false
+		n := 0
 		for ; err == nil; s, err = ring.Read(time.Unix(1, 0)) { // read pending records without waiting
 			a.signals.note(s)
-			some = true
+			if n++; n == signalBatch {
+				break
+			}
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return fmt.Errorf("read signals of conntrack: %w", err)
 		}
-		if !some {
+		if n == 0 {
 			continue
 		}
 		a.signals.hurry()

@@ -2,6 +2,7 @@ package ctgc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/hivetest"
 
 	"github.com/waggle-net/waggle/bpf"
@@ -96,4 +98,47 @@ func testFreedSlots(t *testing.T, random *rand.Rand, living, signals int) {
 	if worst > waitBudget {
 		t.Errorf("there was room after %v, want %v", worst, waitBudget)
 	}
+}
+
+// Programs send signals faster than the agent reads them: the collector is woken nevertheless, and the reader pauses.
+func TestSignals_EndlessFlood_WakesTheCollector(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		health, _ := cell.NewSimpleHealth()
+		a := &access{kernel: &floodedKernel{newFake()}, signals: signalState{wake: make(chan struct{}, 1)}}
+		ended := make(chan error, 1)
+		go func() { ended <- a.receiveSignals(ctx, health) }()
+		synctest.Wait()
+		if len(a.signals.wake) == 0 {
+			t.Error("the collector was not woken")
+		}
+		if n := a.signals.counts(bpf.MapCtEst4).full; n != signalBatch {
+			t.Errorf("%d signals were counted before the pause, want %d", n, signalBatch)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// floodedKernel has a ring buffer that is never empty.
+type floodedKernel struct{ *fakeKernel }
+
+func (k *floodedKernel) Signals() (signals, error) {
+	return &flood{fakeSignals: fakeSignals{k.fakeKernel}}, nil
+}
+
+type flood struct {
+	fakeSignals
+	reads int
+}
+
+// Read never waits. It fails after many reads only so that a reader without a pause fails the test, and does not hang.
+func (f *flood) Read(time.Time) (bpf.CtSignal, error) {
+	if f.reads++; f.reads > 100*signalBatch {
+		return bpf.CtSignal{}, errors.New("the reader does not pause")
+	}
+	return bpf.CtSignal{Family: 4}, nil
 }

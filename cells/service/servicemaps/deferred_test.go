@@ -111,3 +111,27 @@ func TestFullSlots_ReportedWhenOtherRowsGetSlots(t *testing.T) {
 		t.Errorf("%d rows still wait", len(s.writer.known.later.since))
 	}
 }
+
+// TestVerify_SmallerArray_IgnoresSlotsBeyondIt: the array was created again with fewer slots than an entry of the previous run names, and there are too few slots for
+// its row, so the entry stays.
+func TestVerify_SmallerArray_IgnoresSlotsBeyondIt(t *testing.T) {
+	t.Parallel()
+	f, key := newFakes(20, 2, 0), bpf.NewServiceKey(frontAddress(1), bpf.ScopeExternal)
+	f.services.entries[key] = bpf.Service{Id: 101, Count: 5}
+	a := newAgent(t, f)
+	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
+	for id := range uint32(5) {
+		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 1), ID: id + 1, State: backends.Active})
+	}
+	_, _, _ = a.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(1), ID: 101, Service: "shop/web", Backends: []uint32{1, 2, 3, 4, 5},
+		Status: reconciler.StatusPending()})
+	txn.Commit()
+	a.completeTables()
+	a.step(time.Unix(1000, 0))
+	if _, stays := f.services.entries[key]; !stays {
+		t.Fatal("the entry was removed")
+	}
+	if a.verify(a.DB.ReadTxn()); a.unread != nil || len(a.found) > 0 {
+		t.Errorf("%v, %v", a.found, a.unread)
+	}
+}

@@ -67,9 +67,7 @@ func (f *inForce) readEntries(m servicemap.Maps) error {
 	var tables []uint32
 	for i, key := range keys {
 		e := &entry{value: values[i], ours: f.slots.runs.take(values[i].First, values[i].Count)}
-		if e.ours {
-			f.slots.refer(f.slots.list(e), 1)
-		}
+		f.slots.refer(f.slots.list(e), 1)
 		if e.value.Flags&bpf.ServiceMaglev != 0 {
 			if tables == nil {
 				if _, tables, err = m.Maglev.Dump(); err != nil {

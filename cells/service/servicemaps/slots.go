@@ -7,8 +7,11 @@ type slots struct {
 	refs     map[uint32]int32 // number of runs that name a backend, including quarantined runs
 }
 
-// list returns the backends in the slots of an entry.
+// list returns the backends in the slots of an entry. It returns none if the slots are not its own, because the array may not have them.
 func (s *slots) list(e *entry) []uint32 {
+	if !e.ours {
+		return nil
+	}
 	return s.contents[e.value.First : e.value.First+e.value.Count]
 }
 

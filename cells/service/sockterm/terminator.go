@@ -72,7 +72,8 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 		return fmt.Errorf("close sockets of removed backends: %w", err)
 	}
 	defer list.Close()
-	due := late // delays of the next passes without a change
+	due := late               // delays of the next passes without a change
+	retry := time.Duration(0) // delay of the pass after a failed one; 0 after a success
 	pace := throttle.Limit{Ratio: passRatio, Max: longestPause, Measure: throttle.CPUTime}
 	return loop.Run(ctx, t.DB, loop.Options{}, func(r *loop.Round) error {
 		r.Watch(t.Serving.Frontends, t.Serving.Backends)
@@ -82,8 +83,13 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 		}
 		var err error
 		cost := pace.Measure(func() { err = t.pass(list, health) })
-		if err != nil {
-			return fmt.Errorf("close sockets of removed backends: %w", err)
+		switch {
+		case err != nil: // the loop continues, because the failure may concern one namespace or protocol
+			health.Degraded("sockets may stay connected to removed backends", fmt.Errorf("close sockets of removed backends: %w", err))
+			retry = min(max(2*retry, minRetry), maxRetry)
+			r.Within(retry)
+		case retry > 0:
+			retry, due = 0, late
 		}
 		if len(due) > 0 {
 			r.Within(due[0])
