@@ -160,13 +160,17 @@ func detach(containerID, ifName string, ns *podNamespace, now bool) error {
 	return errors.Join(errs...)
 }
 
-// retire disables a link without the slow deletion.
+// retire disables a link without the slow deletion, unless the pod's end cannot be retired.
 func retire(host *rtnl.Handle, link *hostLink, ns *podNamespace) error {
 	silent := false
 	if ns != nil {
 		var err error
 		if silent, err = retirePeer(ns, link); err != nil {
-			return err
+			// A pod with NET_ADMIN can create a link with the name that retirePeer needs. It cannot prevent the deletion.
+			if failed := deleteLink(host, link.name); failed != nil {
+				return errors.Join(err, failed)
+			}
+			return nil
 		}
 	}
 	device := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: link.name, Index: link.index}}

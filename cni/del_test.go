@@ -57,6 +57,41 @@ func TestPrivilegedDel_DefersLinkDeletion_NamespaceIsReusable(t *testing.T) {
 	n.must(del("c1", p)) // again: still a success
 }
 
+// A pod with NET_ADMIN can use the name to which DEL renames the pod's end. DEL then deletes the link itself.
+func TestPrivilegedDel_NameTakenInPod(t *testing.T) {
+	t.Parallel()
+	for name, take := range map[string]func(name string) error{
+		"by a link": func(name string) error {
+			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
+		},
+		"by an alternative name": func(name string) error {
+			lo, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkAddAltName(lo, name)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, p := newNode(t), newPod(t)
+			n.must(add("c1", p))
+			p.Do(func() {
+				if err := take(hostName("c1", 0)); err != nil {
+					t.Error(err)
+				}
+			})
+			n.must(del("c1", p))
+			n.wantNothing()
+			p.Do(func() {
+				if _, err := netlink.LinkByName("eth0"); err == nil {
+					t.Error("eth0 is still in the pod")
+				}
+			})
+		})
+	}
+}
+
 func TestPrivilegedDel_MissingAttachment_Succeeds(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)

@@ -35,6 +35,8 @@ type family struct {
 	unclaimed   *queue     // allocations with an expiry
 	quarantined *queue
 	events      ipamusage.Events
+	// excluded holds the owners of the addresses that no pod may get, also of those that a pod still has.
+	excluded map[netip.Addr]string
 }
 
 func (f *family) ready() bool { return f.free != nil && f.router.IsValid() }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -291,6 +292,70 @@ func TestApply_NewRange_KeepsAllocations(t *testing.T) {
 		}
 		checkConsistent(t, a)
 	})
+}
+
+// TestExclude_AppliesWhenThePodIsGone: an address that is excluded while a pod has it is never free for another pod.
+func TestExclude_AppliesWhenThePodIsGone(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddr("10.0.0.3")
+	onNode := prefixOf("10.0.0.0/29")
+	onNode.nodeIPs = []netip.Addr{addr}
+	for name, c := range map[string]struct {
+		wanted wanted
+		owner  string
+	}{
+		"it is the address of a device": {onNode, ownerNode},
+		"the range is narrowed":         {prefixOf("10.0.0.0/30"), ownerLast},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newIPAM(t, 30*time.Second)
+				mustApply(t, a, "10.0.0.0/29", "")
+				runExpiry(t, a)
+				if err := a.Specific(t.Context(), addr, "default/pod", ""); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := a.apply(c.wanted, prefixOf("")); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := a.Release(addr, "", ""); err != nil {
+					t.Fatal(err)
+				}
+				nextUntilFull := func() (got []netip.Addr) {
+					for {
+						r, err := a.Next(t.Context(), ipam.Request{IPv4: true})
+						if errors.Is(err, ipam.ErrExhausted) {
+							return got
+						}
+						if err != nil {
+							t.Fatal(err)
+						}
+						got = append(got, r.IPv4.Addr)
+					}
+				}
+				time.Sleep(2 * minQuarantine) // a full range may reuse other addresses now
+				if got := nextUntilFull(); slices.Contains(got, addr) {
+					t.Errorf("%v is given out of quarantine", addr)
+				}
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+				row, _, _ := a.table.Get(a.db.ReadTxn(), ipamaddresses.ByAddr(addr))
+				if row.State != ipamaddresses.Excluded || row.Owner != c.owner || !row.Expiry.IsZero() {
+					t.Errorf("after its quarantine it is %q of %q until %v", row.State, row.Owner, row.Expiry)
+				}
+				if got := nextUntilFull(); len(got) > 0 {
+					t.Errorf("%v are given after the quarantine", got)
+				}
+				checkConsistent(t, a)
+				mustApply(t, a, "10.0.0.0/29", "") // the exclusion ends
+				if got := nextUntilFull(); !slices.Contains(got, addr) {
+					t.Errorf("after its exclusion %v are given", got)
+				}
+				checkConsistent(t, a)
+			})
+		})
+	}
 }
 
 func TestApply_RestoresRouterAddress(t *testing.T) {

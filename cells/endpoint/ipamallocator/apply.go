@@ -58,7 +58,8 @@ func (a *allocator) applyFamily(f *family, w wanted) error {
 	if free == nil || free.Prefix() != w.prefix {
 		free = ipalloc.New(w.prefix, a.settings.strategy, newGenerator())
 	}
-	if err := a.exclude(txn, f.name, w); err != nil {
+	excluded := exclusions(w)
+	if err := a.exclude(txn, f.name, excluded); err != nil {
 		return err
 	}
 	a.takeRows(txn, free)
@@ -75,7 +76,7 @@ func (a *allocator) applyFamily(f *family, w wanted) error {
 		return err
 	}
 	txn.Commit()
-	f.free, f.router, f.health, f.waitingFor = free, router, health, waitingFor
+	f.free, f.excluded, f.router, f.health, f.waitingFor = free, excluded, router, health, waitingFor
 	return nil
 }
 
@@ -92,8 +93,8 @@ func (a *allocator) healthIn(txn statedb.WriteTxn, f *family, free *ipalloc.Allo
 	return health, err
 }
 
-// exclude makes the excluded rows of a family match w. It skips addresses that already have another row.
-func (a *allocator) exclude(txn statedb.WriteTxn, family string, w wanted) error {
+// exclusions returns the owners of the addresses that no pod may get.
+func exclusions(w wanted) map[netip.Addr]string {
 	owners := map[netip.Addr]string{}
 	for _, addr := range w.nodeIPs {
 		owners[addr] = ownerNode
@@ -101,6 +102,11 @@ func (a *allocator) exclude(txn statedb.WriteTxn, family string, w wanted) error
 	if ipalloc.Size(w.prefix) > 2 {
 		owners[w.prefix.Addr()], owners[ipalloc.Last(w.prefix)] = ownerNetwork, ownerLast
 	}
+	return owners
+}
+
+// exclude makes the excluded rows of a family match owners. It skips addresses that already have another row; [allocator.endQuarantine] excludes them.
+func (a *allocator) exclude(txn statedb.WriteTxn, family string, owners map[netip.Addr]string) error {
 	for row := range a.table.All(txn) {
 		if row.Addr.Is4() == (family == "ipv4") && row.State == ipamaddresses.Excluded && owners[row.Addr] != row.Owner {
 			if _, _, err := a.table.Delete(txn, row); err != nil {
@@ -115,12 +121,17 @@ func (a *allocator) exclude(txn statedb.WriteTxn, family string, w wanted) error
 		if _, _, taken := a.table.Get(txn, ipamaddresses.ByAddr(addr)); taken {
 			continue
 		}
-		row := address{Addr: addr, Pool: a.settings.pool, State: ipamaddresses.Excluded, Owner: owner, Since: time.Now()}
-		if _, _, err := a.table.Insert(txn, row); err != nil {
+		if err := a.insertExcluded(txn, addr, owner); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (a *allocator) insertExcluded(txn statedb.WriteTxn, addr netip.Addr, owner string) error {
+	row := address{Addr: addr, Pool: a.settings.pool, State: ipamaddresses.Excluded, Owner: owner, Since: time.Now()}
+	_, _, err := a.table.Insert(txn, row)
+	return err
 }
 
 // takeRows marks every address with a row as taken.

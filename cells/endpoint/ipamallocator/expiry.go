@@ -110,6 +110,15 @@ func (a *allocator) rested(txn statedb.ReadTxn, f *family, at time.Time) iter.Se
 	}
 }
 
+// endQuarantine deletes the row of an address, or replaces it if the address was excluded while a pod had it.
+func (a *allocator) endQuarantine(txn statedb.WriteTxn, f *family, addr netip.Addr) error {
+	if owner := f.excluded[addr]; owner != "" {
+		return a.insertExcluded(txn, addr, owner)
+	}
+	_, _, err := a.table.Delete(txn, address{Addr: addr})
+	return err
+}
+
 func (a *allocator) expireFamily(f *family, now time.Time) error {
 	txn := a.db.WriteTxn(a.table)
 	defer txn.Abort()
@@ -125,7 +134,7 @@ func (a *allocator) expireFamily(f *family, now time.Time) error {
 		unclaimed = append(unclaimed, d.addr)
 	}
 	for d := range a.rested(txn, f, now) {
-		if _, _, err := a.table.Delete(txn, address{Addr: d.addr}); err != nil {
+		if err := a.endQuarantine(txn, f, d.addr); err != nil {
 			return fmt.Errorf("end the quarantine of %s: %w", d.addr, err)
 		}
 		free = append(free, d.addr)
@@ -136,7 +145,7 @@ func (a *allocator) expireFamily(f *family, now time.Time) error {
 	txn.Commit()
 	for _, addr := range free {
 		f.quarantined.remove(addr)
-		if f.free != nil {
+		if f.free != nil && f.excluded[addr] == "" {
 			f.free.Free(addr)
 		}
 		a.forget(addr)

@@ -107,7 +107,7 @@ func (a *allocator) find(txn statedb.ReadTxn, f *family, now time.Time) (given, 
 	// The quarantine of an address that was released at t ends at t + quarantine; the address may be taken from t + minQuarantine.
 	early := now.Add(max(0, a.settings.quarantine-minQuarantine))
 	for d := range a.rested(txn, f, early) {
-		if f.contains(d.addr) {
+		if f.contains(d.addr) && f.excluded[d.addr] == "" {
 			return given{family: f, addr: d.addr, reused: true, early: d.at.After(now)}, nil
 		}
 	}

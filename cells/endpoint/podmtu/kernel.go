@@ -29,6 +29,9 @@ type pod interface {
 	Close()
 }
 
+// maxRoutes is the maximum number of default routes over a pod's link. The plugin adds one of each family; a pod with NET_ADMIN can add any number.
+const maxRoutes = 16
+
 // sizes are the MTUs of a pod in bytes.
 type sizes struct {
 	host, link int // of the two ends of the link
@@ -100,17 +103,15 @@ func (a attached) ReadSizes() (sizes, error) {
 		return sizes{}, err
 	}
 	s := sizes{host: host.Attrs().MTU, link: link.Attrs().MTU}
-	routes, err := a.inside.Routes()
+	routes, err := a.inside.DefaultRoutes(link.Attrs().Index, maxRoutes+1)
 	if err != nil {
 		return sizes{}, fmt.Errorf("in the pod: %w", err)
 	}
+	if len(routes) > maxRoutes {
+		return sizes{}, fmt.Errorf("%w: the link has more than %d default routes", errByHand, maxRoutes)
+	}
 	for _, r := range routes {
-		if r.LinkIndex != link.Attrs().Index || r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST || r.Dst == nil {
-			continue
-		}
-		if ones, bits := r.Dst.Mask.Size(); ones == 0 {
-			s.routes = append(s.routes, route{bits == 128, r.MTU, r.MTULock, r})
-		}
+		s.routes = append(s.routes, route{r.Family == netlink.FAMILY_V6, r.MTU, r.MTULock, r})
 	}
 	return s, nil
 }

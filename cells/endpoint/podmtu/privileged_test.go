@@ -133,6 +133,40 @@ func TestPrivilegedPod_LinkAndRoutesAreChanged(t *testing.T) {
 	change(65535, 65535, sizeOf(mtus.MTU{DeviceMTU: 65535, RouteMTU: 65535}).Route)
 }
 
+// A pod may have any number of routes. The cell reads only the default routes over the pod's link, and no more than a fixed number of these.
+func TestPrivilegedPod_TooManyDefaultRoutes(t *testing.T) {
+	t.Parallel()
+	inside, ep := attach(t)
+	pod, err := real{}.Open(ep)
+	require.NoError(t, err)
+	defer pod.Close()
+	add := func(r netlink.Route) {
+		t.Helper()
+		inside.Do(func() {
+			link, err := netlink.LinkByName("eth0")
+			if err == nil {
+				r.LinkIndex = link.Attrs().Index
+				err = netlink.RouteAdd(&r)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	add(netlink.Route{Dst: all, Gw: net.ParseIP("10.0.0.2"), Table: 100})
+	for i := range maxRoutes - 2 { // attach adds one of each family
+		add(netlink.Route{Dst: all, Gw: net.ParseIP("10.0.0.2"), Priority: 100 + i})
+	}
+	s, err := pod.ReadSizes()
+	require.NoError(t, err)
+	require.Len(t, s.routes, maxRoutes)
+	add(netlink.Route{Dst: all, Gw: net.ParseIP("10.0.0.2"), Priority: 200})
+	_, err = pod.ReadSizes()
+	require.ErrorIs(t, err, errByHand)
+	require.ErrorContains(t, err, "more than 16 default routes")
+}
+
 // The cell changes nothing if the path has another namespace or none, or if another link has the index of the pod's link.
 func TestPrivilegedOpen_OnlyThePodItself(t *testing.T) {
 	t.Parallel()

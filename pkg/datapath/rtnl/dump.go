@@ -57,6 +57,27 @@ func (h *Handle) Routes() ([]netlink.Route, error) {
 	})
 }
 
+// DefaultRoutes lists the default routes of the main table over a link, of both families and at most limit. It loads no other route into memory: a namespace
+// that a pod controls may have millions.
+func (h *Handle) DefaultRoutes(link, limit int) ([]netlink.Route, error) {
+	return retry("default routes", func() (all []netlink.Route, err error) {
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			// Without a destination and a table, the filter selects default routes and the main table.
+			filter := &netlink.Route{LinkIndex: link, Type: unix.RTN_UNICAST}
+			err := h.Handle.RouteListFilteredIter(family, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_DST, func(r netlink.Route) bool {
+				if len(all) < limit {
+					all = append(all, r)
+				}
+				return len(all) < limit
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		return all, nil
+	})
+}
+
 // Neighbors lists the neighbours of all links and both families.
 func (h *Handle) Neighbors() ([]netlink.Neigh, error) {
 	return retry("neighbours", func() ([]netlink.Neigh, error) { return h.Handle.NeighList(0, netlink.FAMILY_ALL) })
