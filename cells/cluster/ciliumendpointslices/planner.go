@@ -291,11 +291,15 @@ func (p *planner) gone(name, uid string) (missed bool) {
 	return missed
 }
 
-// list replaces the states of all objects.
+// list replaces the states of all objects, also by states with lower versions: after a restore of etcd, versions are lower. If the list is older than the response
+// to a write, a later event contains the written state.
 func (p *planner) list(all []*storedSlice) {
 	exist := map[string]bool{}
 	for _, o := range all {
 		exist[o.name] = true
+		if s := p.slices[o.name]; s != nil && s.have != nil && o.number < s.have.number {
+			s.have = nil
+		}
 		p.see(o)
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.slices)) {

@@ -180,6 +180,9 @@ func (t *term) refresh(ctx context.Context, op *operation) error {
 		t.plan.gone(op.slice.name, "")
 		t.plan.mark(op.slice)
 	case isOurs(&found):
+		if op.slice.have == op.have { // rejected by the server. Its version is higher than found's after a restore of etcd.
+			op.slice.have = nil
+		}
 		t.plan.mark(op.slice)
 		t.plan.see(look(&found))
 	default:

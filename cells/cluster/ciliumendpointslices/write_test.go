@@ -183,6 +183,43 @@ func TestSlices_FilledByOtherLeader_AreKept(t *testing.T) {
 	})
 }
 
+// After a restore of etcd behind running API servers, slices have lower versions than before. They are written, whether clients list them again or not.
+func TestSlices_RestoredServer_AreWritten(t *testing.T) {
+	t.Parallel()
+	for name, lists := range map[string]bool{"watches continue": false, "watches end": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := kubetest.New(t, kubetest.InMemory())
+				server.Put(endpoint("a", "w1", 1))
+				start(t, server, enabled(10))
+				settled()
+				backup := server.Backup()
+				server.Put(endpoint("a", "w1", 2))
+				settled()
+				expect(t, server, "before the restore", "a/w1=2; complete")
+
+				server.Restore(backup)
+				synctest.Wait()
+				if before := writes(server); lists {
+					server.Compact()
+					settled()
+					if n := writes(server) - before; n > 0 {
+						t.Errorf("%d writes of the restored slice, which has the restored pod", n)
+					}
+				}
+				before := writes(server)
+				server.Put(endpoint("a", "w1", 3))
+				settled()
+				expect(t, server, "after the restore", "a/w1=3; complete")
+				if n := writes(server) - before; n > 2 { // one that is rejected, and its retry
+					t.Errorf("%d writes of one change", n)
+				}
+			})
+		})
+	}
+}
+
 // A report is made at most once per second and names at most three objects, also with fast changes and many malformed CiliumEndpoints.
 func TestSlices_ReportsAreLimited(t *testing.T) {
 	t.Parallel()

@@ -16,6 +16,10 @@ import (
 // maxNoted limits the CIDRs that a node may list and still get another one. Agents of other nodes read at most this many.
 const maxNoted = 16
 
+// maxAddresses limits the addresses of one node that exclude subnets from the pool: its agent writes them, and each may exclude another subnet. A node has one or
+// two of each type and family.
+const maxAddresses = 16
+
 // assignment is the desired CIDRs of a node: its current CIDRs, followed by the new ones.
 type assignment struct {
 	node  *ciliumv2.CiliumNode
@@ -66,13 +70,15 @@ func read(nodes []ciliumv2.CiliumNode) (all []holding, broken map[int]string) {
 	return all, broken
 }
 
-// addresses returns the addresses by which nodes reach each other. A CIDR that contains one of them would disconnect its node.
+// addresses returns the addresses by which nodes reach each other, at most maxAddresses of each node. A CIDR that contains one of them would disconnect its node.
 func addresses(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
 	for i := range nodes {
+		n := 0
 		for _, a := range nodes[i].Spec.Addresses {
 			addr, err := netip.ParseAddr(a.IP)
-			if err == nil && a.Type != ciliumv2.CiliumInternalIP {
+			if err == nil && a.Type != ciliumv2.CiliumInternalIP && n < maxAddresses {
 				all = append(all, netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()))
+				n++
 			}
 		}
 	}

@@ -60,6 +60,23 @@ func TestPlan_AvoidsNodeAddresses(t *testing.T) {
 	}
 }
 
+// An agent lists an address in each subnet of the pool. Other nodes still get CIDRs.
+func TestPlan_NodeWithManyAddresses_DoesNotTakeThePool(t *testing.T) {
+	t.Parallel()
+	set, err := newSettings(Config{EnableIPv4: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/16"}, IPv4Size: 24})
+	if err != nil {
+		t.Fatal(err)
+	}
+	greedy := ciliumNode("a", "10.0.0.0/24")
+	for i := range 256 {
+		greedy.Spec.Addresses = append(greedy.Spec.Addresses, ciliumv2.NodeAddress{Type: "InternalIP", IP: fmt.Sprintf("10.0.%d.1", i)})
+	}
+	rows, give := plan(set.families, []ciliumv2.CiliumNode{*greedy, *ciliumNode("b")})
+	if want := fmt.Sprintf("[10.0.%d.0/24]", maxAddresses); len(give) != 1 || fmt.Sprint(give[0].cidrs) != want {
+		t.Errorf("rows %+v, gave %+v, want %s", rows, give, want)
+	}
+}
+
 // A node whose CIDR has changed has pods in the former one. No other node gets the former CIDR.
 func TestPlan_AvoidsPreviousRanges(t *testing.T) {
 	t.Parallel()

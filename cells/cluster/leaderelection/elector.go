@@ -116,6 +116,9 @@ func (e *elector) attempt(ctx context.Context) (held bool, err error) {
 	case apierrors.IsNotFound(err):
 		e.note(&coordinationv1.Lease{})
 		held, err = e.write(ctx, e.leases.create)
+		if apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("create the Lease: namespace %s does not exist: create the namespace, or correct --leader-election-namespace", e.namespace)
+		}
 	case err != nil:
 		return false, err
 	default:

@@ -31,6 +31,7 @@ type server struct {
 	lease   *coordinationv1.Lease
 	version int
 	writes  []string
+	noSpace bool // the namespace of the Lease does not exist
 }
 
 // line is the connection of one candidate to the server.
@@ -81,6 +82,9 @@ func (l *line) get(ctx context.Context) (*coordinationv1.Lease, error) {
 
 func (l *line) create(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	return l.do(ctx, func(s *server) (*coordinationv1.Lease, error) {
+		if s.noSpace {
+			return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns")
+		}
 		if s.lease != nil {
 			return nil, apierrors.NewAlreadyExists(group, leaseName)
 		}
@@ -223,6 +227,31 @@ func TestElection_ShortOutageChangesNothing(t *testing.T) {
 		calm(t, 6*time.Second, a, b)
 		a.set(false, false, 0)
 		calm(t, time.Minute, a, b)
+	})
+}
+
+func TestElection_MissingNamespace_IsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{noSpace: true}
+		a := run(t, s, "a")
+		defer a.stop()
+		problem := func() string {
+			for row := range a.table.All(a.db.ReadTxn()) {
+				return row.Error
+			}
+			return ""
+		}
+		wait(t, time.Second, "the missing namespace is reported", func() bool {
+			return strings.Contains(problem(), "create the namespace, or correct --leader-election-namespace")
+		}, a)
+		s.mu.Lock()
+		s.noSpace = false
+		s.mu.Unlock()
+		wait(t, 5*time.Second, "a leads", a.leads, a)
+		if text := problem(); text != "" {
+			t.Errorf("the leader reports %q", text)
+		}
 	})
 }
 

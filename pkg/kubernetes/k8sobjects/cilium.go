@@ -34,6 +34,12 @@ func CiliumNode(o *ciliumv2.CiliumNode) *cilium.Node {
 	return row
 }
 
+// maxAddrs limits the addresses of one CiliumEndpoint, so that one object of a node cannot fill a slice, or take seconds to process: the time is quadratic in
+// the number of addresses. A pod has one of each family.
+const maxAddrs = 8
+
+var errManyAddrs = errors.New("status.networking.addressing: more than " + strconv.Itoa(maxAddrs) + " addresses")
+
 // CiliumEndpoint converts a CiliumEndpoint; written is the digest of an object that this node writes. Without a status, the row has neither identity
 // nor addresses.
 func CiliumEndpoint(o *ciliumv2.CiliumEndpoint, written uint64) (*cilium.Endpoint, error) {
@@ -63,6 +69,9 @@ func CiliumEndpoint(o *ciliumv2.CiliumEndpoint, written uint64) (*cilium.Endpoin
 				texts = append(texts, text)
 			}
 		}
+	}
+	if len(texts) > maxAddrs {
+		return nil, errManyAddrs
 	}
 	if row.Addrs, err = parseAddrs(status.Child("networking", "addressing"), texts); err != nil {
 		return nil, err

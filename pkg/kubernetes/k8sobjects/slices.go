@@ -24,12 +24,6 @@ type Sliced struct {
 	EncryptionKey  int
 }
 
-// maxSlicedAddrs limits the addresses of one endpoint in a slice, so that one object of a node cannot fill the slice. A pod has one of each family.
-const maxSlicedAddrs = 8
-
-// errManyAddrs excludes a CiliumEndpoint from slices.
-var errManyAddrs = errors.New("status.networking.addressing: more than " + strconv.Itoa(maxSlicedAddrs) + " addresses")
-
 // errKey excludes a CiliumEndpoint from slices: the API server would reject the whole slice.
 var errKey = errors.New("status.encryption.key: must be from 0 to " + strconv.Itoa(math.MaxUint8))
 
@@ -50,8 +44,6 @@ func SlicedEndpoint(o *ciliumv2.CiliumEndpoint) (*Sliced, error) {
 	switch s.Endpoint = row.(*cilium.Endpoint); {
 	case s.NumAddrs() == 0:
 		return nil, nil
-	case s.NumAddrs() > maxSlicedAddrs:
-		return nil, errManyAddrs
 	case s.EncryptionKey < 0 || s.EncryptionKey > math.MaxUint8:
 		return nil, errKey
 	}

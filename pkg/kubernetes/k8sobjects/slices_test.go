@@ -91,6 +91,35 @@ func TestSlicedEndpoint_SkipsOrRejects(t *testing.T) {
 	}
 }
 
+// TestCiliumEndpoint_ManyAddresses_IsRejected: agents that read CiliumEndpoints reject an object with as many addresses as fit in it, also within a slice.
+func TestCiliumEndpoint_ManyAddresses_IsRejected(t *testing.T) {
+	t.Parallel()
+	for n, accepted := range map[int]bool{8: true, 9: false, 60_000: false} {
+		var pairs []ciliumv2.AddressPair
+		for i := range n {
+			pairs = append(pairs, ciliumv2.AddressPair{IPv4: fmt.Sprintf("10.0.%d.%d", i/256, i%256)})
+		}
+		o := remotePod("a", pairs...)
+		slice := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, PodNamespace: "shop", Endpoints: []ciliumv2.SlicedEndpoint{
+			{Name: "a", Networking: o.Status.Networking, Origin: &ciliumv2.SliceOrigin{UID: "u"}}}}
+		row, err := k8sobjects.FromServer(slice, "one")
+		if accepted {
+			require.NoError(t, err)
+			require.Equal(t, n, row.(*cilium.EndpointSlice).Endpoints[0].NumAddrs())
+		} else {
+			require.ErrorContains(t, err, "more than 8 addresses")
+			require.Empty(t, row.(*cilium.EndpointSlice).Endpoints)
+		}
+		row, err = k8sobjects.FromServer(o, "one")
+		if accepted {
+			require.NoError(t, err)
+			require.Equal(t, n, row.(*cilium.Endpoint).NumAddrs())
+		} else {
+			require.ErrorContains(t, err, "more than 8 addresses")
+		}
+	}
+}
+
 // TestCiliumEndpointSlice_Rejects: a slice without the field waggle, which an API server with Cilium's definition drops, removes no rows of the
 // previous state.
 func TestCiliumEndpointSlice_Rejects(t *testing.T) {

@@ -179,7 +179,7 @@ func (s *Source) isIncomplete(names []string) bool {
 }
 
 func (s *Source) copy(txn statedb.ReadTxn, names []string) error {
-	h := snapshot.Header{Node: s.settings.NodeName, Cluster: s.cluster, Written: time.Now().UTC().Truncate(time.Second), Tables: names}
+	h := snapshot.Header{Node: s.settings.NodeName, Cluster: s.cluster, Written: s.age(txn, names), Tables: names}
 	file, err := snapshot.Encode(h, func(yield func(string, any) bool) {
 		for _, name := range names {
 			table, _ := s.set.ByName(name)
@@ -197,6 +197,16 @@ func (s *Source) copy(txn statedb.ReadTxn, names []string) error {
 		return err
 	}
 	return s.stamp(names, h.Written)
+}
+
+// age returns the time of the oldest rows of a copy: that of the loaded copy while one of the tables has rows of it, otherwise now.
+func (s *Source) age(txn statedb.ReadTxn, names []string) time.Time {
+	for _, name := range names {
+		if row, _, _ := s.set.Sources.Get(txn, sources.ByTable(name)); row.Copied() {
+			return s.copied
+		}
+	}
+	return time.Now().UTC().Truncate(time.Second)
 }
 
 // shown returns the form in which a row is stored. The encoder would encode a row with an encoding of its own twice.
