@@ -198,7 +198,7 @@ type update struct {
 	news bool // a verdict has changed, so the health of the module may change
 }
 
-// observe reads the properties of this node that affect all paths. A change makes all paths due.
+// observe reads the properties of this node that affect all paths. A change only brings tests forward.
 func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	var now local
 	rows, overlayChanged := t.in.Overlays.AllWatch(txn)
@@ -221,10 +221,13 @@ func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	if now == t.self {
 		return
 	}
+	overdue := !t.self.ready || t.self.routeMTU == 0 // no path could be tested
 	t.self = now
 	for _, to := range t.targets {
-		to.due = t.soon(t.spread())
-		t.waiting.put(to)
+		if due := t.soon(t.spread()); overdue || due.Before(to.due) { // paths that flows use are tested sooner than the spread
+			to.due = due
+			t.waiting.put(to)
+		}
 	}
 }
 

@@ -281,6 +281,29 @@ func TestTester_OwnDeviceChanges_TestsAllPaths(t *testing.T) {
 	})
 }
 
+// A change of a device of this node does not delay the tests of paths that flows use, although the tests of all paths need minutes.
+func TestTester_OwnDeviceChanges_DoesNotDelayUsedPaths(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number, used = 2000, 10
+		r := start(t, number)
+		time.Sleep(number*time.Second/maxRate + 10*time.Second)
+		r.connect(t, used)
+		time.Sleep(time.Minute)
+		txn := r.db.WriteTxn(r.devices)
+		_, _, err := r.devices.Insert(txn, &devices.Device{Index: 2, Name: "eth0", MTU: 1500, Selected: true, Up: true})
+		require.NoError(t, err)
+		txn.Commit()
+		changed := time.Now()
+		time.Sleep(flowsInterval + 5*time.Second)
+		for i := 1; i <= used; i++ {
+			if tests := r.net.tests(inner(i)); !tests[len(tests)-1].After(changed) {
+				t.Errorf("the used path to %s was not tested for %v after the change of a device", nameOf(i), time.Since(changed))
+			}
+		}
+	})
+}
+
 // Connections that a policy denies are none: their paths are not tested more often, and they do not slow the tests of used paths.
 func TestTester_DeniedFlows_AreNoConnections(t *testing.T) {
 	t.Parallel()
