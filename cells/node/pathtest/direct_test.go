@@ -121,6 +121,36 @@ func TestAfterDirect_Relapses(t *testing.T) {
 	}
 }
 
+// While thousands of nodes join, a fault of the direct paths that flows use is found nearly as fast as otherwise.
+func TestTester_Direct_MassJoin_FaultOfUsedNodesIsFound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number, used, joining = 100, 10, 3000
+		r := start(t, number, hybrid)
+		time.Sleep(time.Minute)
+		r.connect(t, used)
+		time.Sleep(time.Minute)
+		joined := make([]int, joining)
+		for i := range joined {
+			joined[i] = number + i
+		}
+		r.join(t, joined...)
+		time.Sleep(joinSpread)
+		for i := 1; i <= used; i++ {
+			r.net.set(inner(i), wrong{past: true})
+		}
+		time.Sleep(15 * time.Second)
+		if tested := len(r.net.tests(inner(number + joining - 1))); r.direct() > joining {
+			t.Fatalf("all nodes were tested within seconds, the last one %d times", tested)
+		}
+		for i := 1; i <= used; i++ {
+			if row, _, _ := r.in.Paths.Get(r.db.ReadTxn(), nodepaths.ByNode(nameOf(i))); row.Mode != nodepaths.Tunnel {
+				t.Errorf("%s is reached past the tunnel 15 s after a fault", nameOf(i))
+			}
+		}
+	})
+}
+
 // The load of direct tests is bounded in a large cluster, whether the network forwards pod addresses or not. A fault of a path without known flows is found in
 // the next round of tests.
 func TestTester_Direct_ManyNodes_LoadIsBounded(t *testing.T) {

@@ -366,7 +366,7 @@ func (t *tester) absorb(u *update) {
 	}
 }
 
-// start starts visits of due targets, urgent targets first. It returns the time until the next visit, at least one step.
+// start starts visits of due targets, in the order of [schedule.first]. It returns the time until the next visit, at least one step.
 func (t *tester) start(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	if !t.self.ready || t.self.routeMTU == 0 {
@@ -403,7 +403,7 @@ func (t *tester) visit(ctx context.Context, to *target) {
 		v.requests = t.self.pods.requests(to.peer.pods)
 	}
 	to.busy = true
-	t.waiting.drop(to)
+	t.waiting.take(to)
 	t.busy++
 	t.running.Go(func() {
 		v.do(ctx, t.in.Kernel)
