@@ -151,6 +151,38 @@ func TestTester_Direct_MassJoin_FaultOfUsedNodesIsFound(t *testing.T) {
 	})
 }
 
+// Tests of many dead nodes do not delay the tests of used direct paths to others.
+func TestTester_ManyDeadNodes_UsedPathsAreTested(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number, used, dead = 2000, 10, 1000
+		r := start(t, number, hybrid)
+		for i := number - dead; i < number; i++ {
+			r.net.set(inner(i), wrong{silent: true})
+			r.net.set(outer(i), wrong{silent: true})
+		}
+		time.Sleep(10 * time.Minute)
+		r.connect(t, used)
+		time.Sleep(time.Minute)
+		if got := r.direct(); got != number-1-dead {
+			t.Fatalf("%d nodes are reached past the tunnel, want %d", got, number-1-dead)
+		}
+		began := time.Now()
+		time.Sleep(2 * time.Minute)
+		for i := 1; i <= used; i++ {
+			previous := began
+			for _, at := range append(r.net.tests(inner(i)), time.Now()) {
+				if gap := at.Sub(previous); gap > 2*directInterval {
+					t.Errorf("the used path to %s was not tested for %v, want %v at most", nameOf(i), gap, 2*directInterval)
+				}
+				if at.After(began) {
+					previous = at
+				}
+			}
+		}
+	})
+}
+
 // The load of direct tests is bounded in a large cluster, whether the network forwards pod addresses or not. A fault of a path without known flows is found in
 // the next round of tests.
 func TestTester_Direct_ManyNodes_LoadIsBounded(t *testing.T) {

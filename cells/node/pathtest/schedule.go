@@ -31,7 +31,7 @@ func (t *tester) next(to *target) time.Duration {
 	after, part := interval(len(t.targets)+1), time.Duration(2)
 	switch {
 	case to.failed():
-		after, part = failedInterval, 10
+		after, part = max(failedInterval, time.Duration(len(t.paths.failed))*time.Second/flowsRate), 10
 	case to.flows:
 		after, part = t.users.interval(), 10
 	}

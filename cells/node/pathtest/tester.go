@@ -40,7 +40,7 @@ const (
 	baseInterval = 10 * time.Minute
 	// stepInterval is the minimum of that time for each node. From about 1,000 nodes on it limits the tests of paths without flows and without faults.
 	stepInterval = 4 * time.Second
-	// failedInterval is the interval for a failed path, so that its recovery is noticed.
+	// failedInterval is the interval for a failed path, so that its recovery is noticed. It grows when more than flowsRate such nodes would be tested in a second.
 	failedInterval = 20 * time.Second
 	// suspectInterval is the time between two tests of a path that had passed and whose last test failed, until there is a verdict.
 	suspectInterval = 2 * time.Second
