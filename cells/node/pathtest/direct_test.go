@@ -1,6 +1,7 @@
 package pathtest
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,7 +94,7 @@ func TestAfterDirect_Relapses(t *testing.T) {
 		}
 	}
 	recovery := func() (tests int) {
-		for row.State == pathtests.Failed {
+		for row.State != pathtests.Passed {
 			pass()
 			tests++
 		}
@@ -111,6 +112,33 @@ func TestAfterDirect_Relapses(t *testing.T) {
 		if got := recovery(); got != want {
 			t.Errorf("%d tests passed until the recovery, want %d", got, want)
 		}
+	}
+	// While the path cannot be tested, its state is unknown. Failures before that still count.
+	vanish := func() {
+		now = now.Add(time.Second)
+		row = afterDirect(row, unknown("no route"), now, 0)
+	}
+	fail()
+	pass()
+	vanish()
+	pass()
+	if mode, why := modeOf(row); mode != nodepaths.Tunnel || !strings.HasPrefix(why, "1 of 48 consecutive tests have passed after a failure") {
+		t.Errorf("after one test that passes the mode is %s: %s", mode, why)
+	}
+	if got := new(tester).nextDirect(&target{rows: []*pathtests.Test{row}}); got != failedInterval {
+		t.Errorf("the next test is after %v, want %v as after a failure", got, failedInterval)
+	}
+	if got := recovery() + 1; got != 48 {
+		t.Errorf("%d tests passed until the recovery of a path that was unknown, want 48", got)
+	}
+	vanish()
+	if got := recovery(); got != 48 {
+		t.Errorf("%d tests passed until the recovery of a path that was unknown within an hour, want 48", got)
+	}
+	now = now.Add(calm)
+	vanish()
+	if got := recovery(); got != 1 {
+		t.Errorf("%d tests passed until the recovery of a path that was unknown after a calm hour, want 1", got)
 	}
 	now = now.Add(calm)
 	fail()
