@@ -2,6 +2,7 @@ package icmpecho
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -18,6 +19,10 @@ const (
 	sourceTTL = time.Minute
 	// sweepInterval is the minimum time between two searches for expired sources: a hostile host must not cause a search for each packet.
 	sweepInterval = time.Second
+	// A reader takes at most readBatch messages in readInterval, so that a flood of requests uses little CPU time. The kernel drops messages that do not fit into
+	// the buffer of the socket.
+	readBatch    = 256
+	readInterval = 100 * time.Millisecond
 )
 
 // Listener records which hosts sent this node an echo request. Any host can send one: a record proves only that packets from the source arrive.
@@ -79,18 +84,28 @@ func requestsOnly(fd int, ipv6 bool) error {
 	return unix.SetsockoptICMPv6Filter(fd, unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, &types)
 }
 
+// reader is a socket.
+type reader interface {
+	ReadFromIP(buffer []byte) (int, *net.IPAddr, error)
+	io.Closer
+}
+
 // read records sources until the socket fails or is closed. It ignores the content of messages.
-func (l *Listener) read(conn *net.IPConn) {
+func (l *Listener) read(conn reader) {
 	defer conn.Close()
 	var buffer [64]byte
 	for {
-		_, from, err := conn.ReadFromIP(buffer[:])
-		if err != nil {
-			return
+		began := time.Now()
+		for range readBatch {
+			_, from, err := conn.ReadFromIP(buffer[:])
+			if err != nil {
+				return
+			}
+			if addr, ok := netip.AddrFromSlice(from.IP); ok {
+				l.note(addr.Unmap(), time.Now())
+			}
 		}
-		if addr, ok := netip.AddrFromSlice(from.IP); ok {
-			l.note(addr.Unmap(), time.Now())
-		}
+		time.Sleep(time.Until(began.Add(readInterval)))
 	}
 }
 

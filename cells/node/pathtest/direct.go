@@ -187,12 +187,12 @@ func doubted(row *pathtests.Test) bool {
 // nextDirect returns the longest time until the next visit that the direct test allows.
 func (t *tester) nextDirect(to *target) time.Duration {
 	row := to.row(pathtests.Direct)
-	if row == nil || row.State == pathtests.Unknown {
+	if row == nil || row.State == pathtests.Unknown && row.Passes == 0 {
 		return math.MaxInt64
 	}
 	all := time.Duration(len(t.targets)) * time.Second / directRate
 	switch {
-	case row.State == pathtests.Failed:
+	case row.State != pathtests.Passed:
 		return max(failedInterval, all)
 	case to.flows:
 		return max(directInterval, time.Duration(t.users.count)*time.Second/flowsRate)

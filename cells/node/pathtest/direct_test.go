@@ -1,6 +1,7 @@
 package pathtest
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,7 +94,7 @@ func TestAfterDirect_Relapses(t *testing.T) {
 		}
 	}
 	recovery := func() (tests int) {
-		for row.State == pathtests.Failed {
+		for row.State != pathtests.Passed {
 			pass()
 			tests++
 		}
@@ -112,6 +113,33 @@ func TestAfterDirect_Relapses(t *testing.T) {
 			t.Errorf("%d tests passed until the recovery, want %d", got, want)
 		}
 	}
+	// While the path cannot be tested, its state is unknown. Failures before that still count.
+	vanish := func() {
+		now = now.Add(time.Second)
+		row = afterDirect(row, unknown("no route"), now, 0)
+	}
+	fail()
+	pass()
+	vanish()
+	pass()
+	if mode, why := modeOf(row); mode != nodepaths.Tunnel || !strings.HasPrefix(why, "1 of 48 consecutive tests have passed after a failure") {
+		t.Errorf("after one test that passes the mode is %s: %s", mode, why)
+	}
+	if got := new(tester).nextDirect(&target{rows: []*pathtests.Test{row}}); got != failedInterval {
+		t.Errorf("the next test is after %v, want %v as after a failure", got, failedInterval)
+	}
+	if got := recovery() + 1; got != 48 {
+		t.Errorf("%d tests passed until the recovery of a path that was unknown, want 48", got)
+	}
+	vanish()
+	if got := recovery(); got != 48 {
+		t.Errorf("%d tests passed until the recovery of a path that was unknown within an hour, want 48", got)
+	}
+	now = now.Add(calm)
+	vanish()
+	if got := recovery(); got != 1 {
+		t.Errorf("%d tests passed until the recovery of a path that was unknown after a calm hour, want 1", got)
+	}
 	now = now.Add(calm)
 	fail()
 	pass()
@@ -119,6 +147,68 @@ func TestAfterDirect_Relapses(t *testing.T) {
 	if got := recovery(); got != directAgain {
 		t.Errorf("%d tests passed until the recovery after a calm hour, want %d", got, directAgain)
 	}
+}
+
+// While thousands of nodes join, a fault of the direct paths that flows use is found nearly as fast as otherwise.
+func TestTester_Direct_MassJoin_FaultOfUsedNodesIsFound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number, used, joining = 100, 10, 3000
+		r := start(t, number, hybrid)
+		time.Sleep(time.Minute)
+		r.connect(t, used)
+		time.Sleep(time.Minute)
+		joined := make([]int, joining)
+		for i := range joined {
+			joined[i] = number + i
+		}
+		r.join(t, joined...)
+		time.Sleep(joinSpread)
+		for i := 1; i <= used; i++ {
+			r.net.set(inner(i), wrong{past: true})
+		}
+		time.Sleep(15 * time.Second)
+		if tested := len(r.net.tests(inner(number + joining - 1))); r.direct() > joining {
+			t.Fatalf("all nodes were tested within seconds, the last one %d times", tested)
+		}
+		for i := 1; i <= used; i++ {
+			if row, _, _ := r.in.Paths.Get(r.db.ReadTxn(), nodepaths.ByNode(nameOf(i))); row.Mode != nodepaths.Tunnel {
+				t.Errorf("%s is reached past the tunnel 15 s after a fault", nameOf(i))
+			}
+		}
+	})
+}
+
+// Tests of many dead nodes do not delay the tests of used direct paths to others.
+func TestTester_ManyDeadNodes_UsedPathsAreTested(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number, used, dead = 2000, 10, 1000
+		r := start(t, number, hybrid)
+		for i := number - dead; i < number; i++ {
+			r.net.set(inner(i), wrong{silent: true})
+			r.net.set(outer(i), wrong{silent: true})
+		}
+		time.Sleep(10 * time.Minute)
+		r.connect(t, used)
+		time.Sleep(time.Minute)
+		if got := r.direct(); got != number-1-dead {
+			t.Fatalf("%d nodes are reached past the tunnel, want %d", got, number-1-dead)
+		}
+		began := time.Now()
+		time.Sleep(2 * time.Minute)
+		for i := 1; i <= used; i++ {
+			previous := began
+			for _, at := range append(r.net.tests(inner(i)), time.Now()) {
+				if gap := at.Sub(previous); gap > 2*directInterval {
+					t.Errorf("the used path to %s was not tested for %v, want %v at most", nameOf(i), gap, 2*directInterval)
+				}
+				if at.After(began) {
+					previous = at
+				}
+			}
+		}
+	})
 }
 
 // The load of direct tests is bounded in a large cluster, whether the network forwards pod addresses or not. A fault of a path without known flows is found in

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -17,7 +18,7 @@ const (
 	flowsRate     = 10
 	// flowsStep is the interval of scans of the table flows.
 	flowsStep = 10 * time.Second
-	// flowsFor is the maximum age of a connection that counts.
+	// flowsFor is the maximum age of a connection that counts. Denied connections do not count, because their packets do not leave the node.
 	flowsFor = 10 * time.Minute
 	// flowsSpread is the time within which newly used paths are tested.
 	flowsSpread = 2 * time.Second
@@ -63,7 +64,7 @@ func (t *tester) scan(txn statedb.ReadTxn) time.Duration {
 	t.users.next = now.Add(flowsStep)
 	used := map[string]bool{}
 	for f := range t.in.Flows.All(txn) {
-		if now.Sub(f.Last) > flowsFor {
+		if f.Verdict == flows.Denied || now.Sub(f.Last) > flowsFor {
 			continue
 		}
 		if names := t.users.ranges.At(f.Other()); len(names) > 0 {

@@ -18,14 +18,22 @@ const (
 	calm        = time.Hour
 )
 
-// needed returns the number of tests in a row that must pass before a node is reached directly again.
-func needed(row *pathtests.Test) int { return directAgain << max(0, row.Relapses-1) }
+// needed returns the number of tests in a row that must pass before a node is reached directly.
+func needed(row *pathtests.Test) int {
+	if row.Relapses == 0 {
+		return 1
+	}
+	return directAgain << (row.Relapses - 1)
+}
 
-// afterDirect is [after] for the direct test: it needs more tests to recover than to fail.
+// afterDirect is [after] for the direct test: it needs more tests to recover than to fail, also if it could not run in between, as without a route.
 func afterDirect(row *pathtests.Test, f finding, began time.Time, rtt time.Duration) *pathtests.Test {
-	if f.state == pathtests.Passed && row.State == pathtests.Failed && row.Passes+1 < needed(row) {
+	if f.state == pathtests.Passed && row.State != pathtests.Passed && row.Passes+1 < needed(row) {
 		next := *row
 		next.Tested, next.Passes = began, row.Passes+1
+		if row.State == pathtests.Unknown {
+			next.Detail, next.Strikes = f.detail, 0
+		}
 		return &next
 	}
 	next := after(row, f, began, rtt)
@@ -36,10 +44,10 @@ func afterDirect(row *pathtests.Test, f finding, began time.Time, rtt time.Durat
 		return next
 	}
 	next.Turned = began
+	if row.State == pathtests.Passed && began.Sub(row.Turned) >= calm {
+		next.Relapses = 0
+	}
 	if next.State == pathtests.Failed {
-		if row.State == pathtests.Passed && began.Sub(row.Turned) >= calm {
-			next.Relapses = 0
-		}
 		next.Relapses = min(next.Relapses+1, maxRelapses)
 	}
 	return next
@@ -50,7 +58,7 @@ func modeOf(row *pathtests.Test) (mode nodepaths.Mode, why string) {
 	switch {
 	case row.State == pathtests.Passed:
 		return nodepaths.Direct, row.Detail
-	case row.State == pathtests.Failed && row.Passes > 0:
+	case row.Passes > 0:
 		return nodepaths.Tunnel, fmt.Sprintf("%d of %d consecutive tests have passed after a failure: %s", row.Passes, needed(row), row.Detail)
 	case row.Detail == "":
 		return nodepaths.Tunnel, "not tested yet"

@@ -70,13 +70,14 @@ func (t *tester) commit(u update, complete bool) error {
 type verdicts struct {
 	states   map[string]pathtests.State // by name of the node
 	faulty   map[string]*pathtests.Test // of paths that have failed or are healed
+	failed   map[string]struct{}        // paths of which a test other than direct has failed
 	passed   int
 	unknown  int
 	troubled map[*target]struct{} // targets with trouble; report removes targets whose trouble has ended
 }
 
 func newVerdicts() verdicts {
-	return verdicts{states: map[string]pathtests.State{}, faulty: map[string]*pathtests.Test{}, troubled: map[*target]struct{}{}}
+	return verdicts{states: map[string]pathtests.State{}, faulty: map[string]*pathtests.Test{}, failed: map[string]struct{}{}, troubled: map[*target]struct{}{}}
 }
 
 // set replaces the rows of a path, in the order of the table. Without rows the path is removed.
@@ -84,6 +85,9 @@ func (v *verdicts) set(name string, rows []*pathtests.Test) {
 	v.count(v.states[name], -1)
 	delete(v.states, name)
 	delete(v.faulty, name)
+	if delete(v.failed, name); (&target{rows: rows}).failed() {
+		v.failed[name] = struct{}{}
+	}
 	for p := range pathtests.Paths(slices.Values(rows)) {
 		v.states[name] = p.State
 		if v.count(p.State, 1); p.Fault != nil {

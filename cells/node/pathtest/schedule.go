@@ -31,7 +31,7 @@ func (t *tester) next(to *target) time.Duration {
 	after, part := interval(len(t.targets)+1), time.Duration(2)
 	switch {
 	case to.failed():
-		after, part = failedInterval, 10
+		after, part = max(failedInterval, time.Duration(len(t.paths.failed))*time.Second/flowsRate), 10
 	case to.flows:
 		after, part = t.users.interval(), 10
 	}
@@ -41,8 +41,12 @@ func (t *tester) next(to *target) time.Duration {
 	return after - rand.N(after/part)
 }
 
-// schedule orders the targets that wait for a visit by due time, in separate queues for urgent ones and others. The zero value is empty.
-type schedule struct{ urgent, others queue }
+// schedule orders the targets that wait for a visit by due time, in a queue each for doubted ones, whose pods may lose packets, for urgent ones and for others.
+// The zero value is empty.
+type schedule struct {
+	doubted, urgent, others queue
+	turn                    bool // the last target that is not doubted was urgent, so one of the others is next
+}
 
 // queue is a heap of targets.
 type queue []*target
@@ -53,8 +57,13 @@ func (s *schedule) put(to *target) {
 	if to.busy || !to.peer.inner.IsValid() {
 		return
 	}
-	if to.queue = &s.others; to.urgent {
+	switch {
+	case doubted(to.row(pathtests.Direct)):
+		to.queue = &s.doubted
+	case to.urgent:
 		to.queue = &s.urgent
+	default:
+		to.queue = &s.others
 	}
 	heap.Push(to.queue, to)
 }
@@ -67,9 +76,22 @@ func (s *schedule) drop(to *target) {
 	}
 }
 
-// first returns the next due target, urgent targets before others; nil if none is due.
+// take removes a target whose visit starts.
+func (s *schedule) take(to *target) {
+	if to.queue != &s.doubted {
+		s.turn = to.queue == &s.urgent
+	}
+	s.drop(to)
+}
+
+// first returns the next due target; nil if none is due. Doubted targets are first. Then urgent ones and others take turns: while thousands of nodes join, all
+// of them urgent, the paths in use are tested as well.
 func (s *schedule) first(now time.Time) *target {
-	for _, q := range []queue{s.urgent, s.others} {
+	second, third := s.urgent, s.others
+	if s.turn {
+		second, third = third, second
+	}
+	for _, q := range []queue{s.doubted, second, third} {
 		if len(q) > 0 && !q[0].due.After(now) {
 			return q[0]
 		}
@@ -79,7 +101,7 @@ func (s *schedule) first(now time.Time) *target {
 
 // next returns the earliest due time, at most later.
 func (s *schedule) next(later time.Time) time.Time {
-	for _, q := range []queue{s.urgent, s.others} {
+	for _, q := range []queue{s.doubted, s.urgent, s.others} {
 		if len(q) > 0 && q[0].due.Before(later) {
 			later = q[0].due
 		}

@@ -7,10 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestSchedule_MatchesFullScan changes targets at random. The first target is the urgent one with the earliest due time, or else another one.
+// TestSchedule_MatchesFullScan changes targets at random. The first target is the doubted one with the earliest due time. Without one, urgent targets and others
+// take turns, as far as both are due.
 func TestSchedule_MatchesFullScan(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -21,7 +23,16 @@ func TestSchedule_MatchesFullScan(t *testing.T) {
 		targets = append(targets, &target{peer: peer{inner: netip.AddrFrom4([4]byte{10, 0, 0, i})}})
 	}
 	waits := map[*target]bool{}
-	found := 0
+	found, turn := 0, false
+	rank := func(to *target) int {
+		switch {
+		case doubted(to.row(pathtests.Direct)):
+			return 0
+		case to.urgent != turn:
+			return 1
+		}
+		return 2
+	}
 	for range 5000 {
 		for _, to := range targets {
 			switch random.IntN(20) {
@@ -31,6 +42,7 @@ func TestSchedule_MatchesFullScan(t *testing.T) {
 				continue
 			case 1:
 				to.due, to.urgent = began.Add(time.Duration(random.Int64N(int64(time.Hour)))), random.IntN(3) == 0
+				to.rows = []*pathtests.Test{{Kind: pathtests.Direct, State: pathtests.Passed, Strikes: max(0, random.IntN(6)-4)}}
 			case 2:
 				to.busy = !to.busy
 			default:
@@ -49,7 +61,7 @@ func TestSchedule_MatchesFullScan(t *testing.T) {
 			if to.due.Before(next) {
 				next = to.due
 			}
-			if !to.due.After(now) && (first == nil || to.urgent && !first.urgent || to.urgent == first.urgent && to.due.Before(first.due)) {
+			if !to.due.After(now) && (first == nil || rank(to) < rank(first) || rank(to) == rank(first) && to.due.Before(first.due)) {
 				first = to
 			}
 		}
@@ -57,9 +69,16 @@ func TestSchedule_MatchesFullScan(t *testing.T) {
 		require.Equal(t, first == nil, got == nil)
 		require.Equal(t, next, s.next(later))
 		if first != nil { // several targets may be due at the same time
-			require.Equal(t, []any{first.due, first.urgent}, []any{got.due, got.urgent})
+			require.Equal(t, []any{first.due, rank(first)}, []any{got.due, rank(got)})
 			require.True(t, waits[got])
 			found++
+			if random.IntN(2) == 0 {
+				if rank(got) > 0 {
+					turn = got.urgent
+				}
+				s.take(got)
+				waits[got] = false
+			}
 		}
 	}
 	require.NotZero(t, found)

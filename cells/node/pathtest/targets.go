@@ -79,7 +79,7 @@ type target struct {
 	peer      peer
 	rows      []*pathtests.Test // rows of the table, in the order of the kinds
 	due       time.Time         // time of the next visit
-	urgent    bool              // visited before other due targets
+	urgent    bool              // visited in turn with other due targets, however many they are
 	busy      bool              // a visit is running
 	flows     bool              // pods of this node have flows with pods of the node
 	trouble   error             // the error of the last test if this node could not run it; nil otherwise

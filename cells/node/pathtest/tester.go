@@ -40,7 +40,7 @@ const (
 	baseInterval = 10 * time.Minute
 	// stepInterval is the minimum of that time for each node. From about 1,000 nodes on it limits the tests of paths without flows and without faults.
 	stepInterval = 4 * time.Second
-	// failedInterval is the interval for a failed path, so that its recovery is noticed.
+	// failedInterval is the interval for a failed path, so that its recovery is noticed. It grows when more than flowsRate such nodes would be tested in a second.
 	failedInterval = 20 * time.Second
 	// suspectInterval is the time between two tests of a path that had passed and whose last test failed, until there is a verdict.
 	suspectInterval = 2 * time.Second
@@ -198,7 +198,7 @@ type update struct {
 	news bool // a verdict has changed, so the health of the module may change
 }
 
-// observe reads the properties of this node that affect all paths. A change makes all paths due.
+// observe reads the properties of this node that affect all paths. A change only brings tests forward.
 func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	var now local
 	rows, overlayChanged := t.in.Overlays.AllWatch(txn)
@@ -221,10 +221,13 @@ func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	if now == t.self {
 		return
 	}
+	overdue := !t.self.ready || t.self.routeMTU == 0 // no path could be tested
 	t.self = now
 	for _, to := range t.targets {
-		to.due = t.soon(t.spread())
-		t.waiting.put(to)
+		if due := t.soon(t.spread()); overdue || due.Before(to.due) { // paths that flows use are tested sooner than the spread
+			to.due = due
+			t.waiting.put(to)
+		}
 	}
 }
 
@@ -363,7 +366,7 @@ func (t *tester) absorb(u *update) {
 	}
 }
 
-// start starts visits of due targets, urgent targets first. It returns the time until the next visit, at least one step.
+// start starts visits of due targets, in the order of [schedule.first]. It returns the time until the next visit, at least one step.
 func (t *tester) start(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	if !t.self.ready || t.self.routeMTU == 0 {
@@ -400,7 +403,7 @@ func (t *tester) visit(ctx context.Context, to *target) {
 		v.requests = t.self.pods.requests(to.peer.pods)
 	}
 	to.busy = true
-	t.waiting.drop(to)
+	t.waiting.take(to)
 	t.busy++
 	t.running.Go(func() {
 		v.do(ctx, t.in.Kernel)

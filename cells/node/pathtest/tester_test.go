@@ -281,6 +281,60 @@ func TestTester_OwnDeviceChanges_TestsAllPaths(t *testing.T) {
 	})
 }
 
+// A change of a device of this node does not delay the tests of paths that flows use, although the tests of all paths need minutes.
+func TestTester_OwnDeviceChanges_DoesNotDelayUsedPaths(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number, used = 2000, 10
+		r := start(t, number)
+		time.Sleep(number*time.Second/maxRate + 10*time.Second)
+		r.connect(t, used)
+		time.Sleep(time.Minute)
+		txn := r.db.WriteTxn(r.devices)
+		_, _, err := r.devices.Insert(txn, &devices.Device{Index: 2, Name: "eth0", MTU: 1500, Selected: true, Up: true})
+		require.NoError(t, err)
+		txn.Commit()
+		changed := time.Now()
+		time.Sleep(flowsInterval + 5*time.Second)
+		for i := 1; i <= used; i++ {
+			if tests := r.net.tests(inner(i)); !tests[len(tests)-1].After(changed) {
+				t.Errorf("the used path to %s was not tested for %v after the change of a device", nameOf(i), time.Since(changed))
+			}
+		}
+	})
+}
+
+// Connections that a policy denies are none: their paths are not tested more often, and they do not slow the tests of used paths.
+func TestTester_DeniedFlows_AreNoConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number = 1000
+		r := start(t, number)
+		time.Sleep(number*time.Second/maxRate + 10*time.Second)
+		r.connect(t, 1)
+		txn := r.db.WriteTxn(r.flows)
+		for i := 2; i < number; i++ {
+			_, _, err := r.flows.Insert(txn, &flows.Flow{Endpoint: 2, Direction: policy.Egress, Port: uint16(i), Src: inner(0), Dst: inner(i), Verdict: flows.Denied, Last: time.Now()})
+			require.NoError(t, err)
+		}
+		txn.Commit()
+		before, period := make([]int, number), 4*flowsInterval
+		for i := range number {
+			before[i] = len(r.net.tests(inner(i)))
+		}
+		time.Sleep(period + flowsStep)
+		for i := 1; i < number; i++ {
+			again := len(r.net.tests(inner(i))) - before[i]
+			if i == 1 && again < 4 {
+				t.Errorf("a used path was tested %d times in %v, want at least 4", again, period)
+			}
+			if i > 1 && again > 0 {
+				t.Fatalf("the path to %s was tested %d times after a denied connection, want 0", nameOf(i), again)
+			}
+		}
+	})
+}
+
 // Faults of paths that flows use are reported within 30 s, whether the flows or the fault come first, and faults of other paths in the next round. After the
 // connections have ended, the path is tested like the others.
 func TestTester_Flows_FaultsAreNamedWithin30s(t *testing.T) {
