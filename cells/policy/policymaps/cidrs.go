@@ -42,7 +42,8 @@ type cidrs struct {
 
 func newCIDRs(kernel cidrMap) *cidrs { return &cidrs{kernel: kernel} }
 
-// restore reads the map of the previous run. Its CIDRs keep their numbers.
+// restore reads the map of the previous run. Its CIDRs keep their numbers. That run may have stopped between a change of entries or of the map and the revision
+// or the epoch that follows it. So the first write of this run raises the epoch, even if nothing has changed.
 func (c *cidrs) restore() (err error) {
 	if c.capacity, err = c.kernel.Capacity(); err != nil {
 		return err
@@ -51,7 +52,7 @@ func (c *cidrs) restore() (err error) {
 		return err
 	}
 	c.numbers, c.taken, c.named, c.last = map[netip.Prefix]uint32{}, map[uint32]bool{}, map[netip.Prefix]bool{}, firstCIDR-1
-	c.known, c.full, c.moved = map[uint32]bool{}, map[netip.Prefix]bool{}, true
+	c.known, c.full, c.moved, c.raise = map[uint32]bool{}, map[netip.Prefix]bool{}, true, true
 	for _, prefix := range slices.SortedFunc(maps.Keys(c.written), netip.Prefix.Compare) {
 		number := c.written[prefix]
 		c.known[number] = true
