@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
 // Numbers of named CIDRs. Cilium has this scope for identities that are local to a node.
@@ -63,6 +64,16 @@ func (c *cidrs) restore() (err error) {
 		c.last = max(c.last, number)
 	}
 	return nil
+}
+
+// skip makes the numbers of new CIDRs follow those in entries of the previous run, which may have stopped before it wrote their CIDRs: another CIDR must not get
+// the number of one of these.
+func (c *cidrs) skip(entries map[entryKey]policycompiler.Entry) {
+	for k := range entries {
+		if (k.Kind == policycompiler.CIDR || k.Kind == policycompiler.CIDROutside) && k.Identity <= lastCIDR {
+			c.last = max(c.last, k.Identity)
+		}
+	}
 }
 
 // name assigns numbers to the prefixes of a version. A prefix beyond the quota of its namespaces gets none, nor does one without a slot in the map. It

@@ -109,6 +109,7 @@ func (c *controller) restore() (err error) {
 	if err := errors.Join(err, c.cidrs.restore(), c.known.restore(), c.classes.restore()); err != nil {
 		return err
 	}
+	c.cidrs.skip(c.store.stale)
 	if c.in, err = newInputs(c.params); err != nil {
 		return fmt.Errorf("follow the tables that policies are made from: %w", err)
 	}
