@@ -137,6 +137,8 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	if replaced || c.previous.nested {
 		c.cidrs.moved = c.cidrs.moved || !c.cidrs.nested // more ranges may fit
 		c.cidrs.nested = true
+	}
+	if replaced && c.previous.settled || c.previous.nested { // until then, entries must be comparable with those of the previous run
 		c.in.resolver.SetNested(true)
 	}
 	if replaced && c.previous.settled || c.previous.classes {
