@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 )
 
 // Numbers of named CIDRs. Cilium has this scope for identities that are local to a node.
@@ -42,7 +43,8 @@ type cidrs struct {
 
 func newCIDRs(kernel cidrMap) *cidrs { return &cidrs{kernel: kernel} }
 
-// restore reads the map of the previous run. Its CIDRs keep their numbers.
+// restore reads the map of the previous run. Its CIDRs keep their numbers. That run may have stopped between a change of entries or of the map and the revision
+// or the epoch that follows it. So the first write of this run raises the epoch, even if nothing has changed.
 func (c *cidrs) restore() (err error) {
 	if c.capacity, err = c.kernel.Capacity(); err != nil {
 		return err
@@ -51,7 +53,7 @@ func (c *cidrs) restore() (err error) {
 		return err
 	}
 	c.numbers, c.taken, c.named, c.last = map[netip.Prefix]uint32{}, map[uint32]bool{}, map[netip.Prefix]bool{}, firstCIDR-1
-	c.known, c.full, c.moved = map[uint32]bool{}, map[netip.Prefix]bool{}, true
+	c.known, c.full, c.moved, c.raise = map[uint32]bool{}, map[netip.Prefix]bool{}, true, true
 	for _, prefix := range slices.SortedFunc(maps.Keys(c.written), netip.Prefix.Compare) {
 		number := c.written[prefix]
 		c.known[number] = true
@@ -62,6 +64,16 @@ func (c *cidrs) restore() (err error) {
 		c.last = max(c.last, number)
 	}
 	return nil
+}
+
+// skip makes the numbers of new CIDRs follow those in entries of the previous run, which may have stopped before it wrote their CIDRs: another CIDR must not get
+// the number of one of these.
+func (c *cidrs) skip(entries map[entryKey]policycompiler.Entry) {
+	for k := range entries {
+		if (k.Kind == policycompiler.CIDR || k.Kind == policycompiler.CIDROutside) && k.Identity <= lastCIDR {
+			c.last = max(c.last, k.Identity)
+		}
+	}
 }
 
 // name assigns numbers to the prefixes of a version. A prefix beyond the quota of its namespaces gets none, nor does one without a slot in the map. It

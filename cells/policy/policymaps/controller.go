@@ -49,6 +49,8 @@ type controller struct {
 	retry    time.Duration
 	problems []error // errors of this round
 	overflow overflow
+	// waiting has the desired policies of this round with entries about address ranges that are not in the map yet.
+	waiting map[*policycompiler.Compiled]bool
 	// reevaluate means that flows may have been evaluated with wrong classes of their peers. Guarded by mu.
 	reevaluate   bool
 	reevaluating bool          // the round raises revisions because of reevaluate: see [controller.reevaluateFlows]
@@ -109,6 +111,7 @@ func (c *controller) restore() (err error) {
 	if err := errors.Join(err, c.cidrs.restore(), c.known.restore(), c.classes.restore()); err != nil {
 		return err
 	}
+	c.cidrs.skip(c.store.stale)
 	if c.in, err = newInputs(c.params); err != nil {
 		return fmt.Errorf("follow the tables that policies are made from: %w", err)
 	}
@@ -136,6 +139,8 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	if replaced || c.previous.nested {
 		c.cidrs.moved = c.cidrs.moved || !c.cidrs.nested // more ranges may fit
 		c.cidrs.nested = true
+	}
+	if replaced && c.previous.settled || c.previous.nested { // until then, entries must be comparable with those of the previous run
 		c.in.resolver.SetNested(true)
 	}
 	if replaced && c.previous.settled || c.previous.classes {
@@ -192,11 +197,12 @@ func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 			c.note(c.incomplete(h))
 		}
 	}
-	named := c.writeCIDRs()
-	if named {
-		c.publish(txn, want)
+	c.waiting = nil
+	if want.unwritten = !c.writeCIDRs(); want.unwritten {
+		c.waiting = c.waitingForRanges()
 	}
-	want.done = c.cleanUp(want, named)
+	c.publish(txn, want)
+	want.done = c.cleanUp(want)
 }
 
 // sooner returns the shorter of two delays; a delay of 0 means never.
@@ -252,6 +258,7 @@ type wanted struct {
 	rewritten bool
 	late      bool // some endpoint has no row yet
 	again     bool // another round can continue at once
+	unwritten bool // the map cidrs lacks a named range, or its epoch is not raised: no identity is announced, and nothing is removed
 }
 
 // compile numbers the named address ranges and compiles the policies of the endpoints that this round evaluates.
@@ -312,10 +319,29 @@ func (c *controller) writeCIDRs() bool {
 	return err == nil
 }
 
+// waitingForRanges returns the desired policies with entries about address ranges that are not in the map yet. Such a policy must not be used: addresses of the
+// missing range have the range around it, which the policy may allow.
+func (c *controller) waitingForRanges() map[*policycompiler.Compiled]bool {
+	missing, waiting := map[uint32]bool{}, map[*policycompiler.Compiled]bool{}
+	for _, p := range c.cidrs.missing() {
+		missing[c.cidrs.numbers[p]] = true
+	}
+	for compiled := range c.views.compiled {
+		for e := range compiled.Entries() {
+			if missing[e.Identity] && (e.Kind == policycompiler.CIDR || e.Kind == policycompiler.CIDROutside) {
+				waiting[compiled] = true
+				break
+			}
+		}
+		c.alive()
+	}
+	return waiting
+}
+
 // cleanUp removes unused entries. It removes none while the slot of an endpoint may still name them, which includes slots in a map that only programs of the
 // previous run read. It reports whether nothing is left to be removed.
-func (c *controller) cleanUp(w *wanted, named bool) (done bool) {
-	if !named || c.first || len(c.views.untaken)+len(c.views.restored) > 0 || w.flips || w.written || !w.replaced {
+func (c *controller) cleanUp(w *wanted) (done bool) {
+	if w.unwritten || c.first || len(c.views.untaken)+len(c.views.restored) > 0 || w.flips || w.written || !w.replaced {
 		return false
 	}
 	done = true

@@ -117,7 +117,7 @@ func (e *previousRun) within(c *policycompiler.Compiled, id uint32) bool {
 	before, kept := e.entries[id], 0
 	for entry := range c.Entries() {
 		deny, found := before[entry.Key]
-		if !entry.Deny && (!found || deny) {
+		if !entry.Deny && (!found || deny) || entry.IsStop() && !found { // a stop opens a part of a denied range
 			return false
 		}
 		if entry.Deny && found && deny {

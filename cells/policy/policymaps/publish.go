@@ -29,7 +29,8 @@ func (c *controller) taken(txn statedb.ReadTxn, ep *endpoints.Endpoint, row *end
 		f.Egress == row.Egress && f.PolicyRevision == row.Revision
 }
 
-// publish writes the policies of each endpoint, and the identity by which peers may know it. The maps have all entries of the published policies.
+// publish writes the policies of each endpoint, and the identity by which peers may know it. The maps have all entries of the published policies,
+// and all address ranges that these entries are about.
 //
 // Endpoints change to other policy ids first. A new identity is announced only when the datapath has applied all these changes, because until then an
 // endpoint may have a policy that does not know the identity.
@@ -52,7 +53,7 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 			}
 		}
 	}
-	if known := c.in.knownTo; known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && (w.idle || !c.open(w)) {
+	if known := c.in.knownTo; !w.unwritten && known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && (w.idle || !c.open(w)) {
 		if c.hasStaleClasses() {
 			err := c.clearClasses()
 			c.note(err)
@@ -62,7 +63,7 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 			c.announcedTo = known
 		}
 	}
-	if c.announcedTo > 0 {
+	if !w.unwritten && c.announcedTo > 0 {
 		c.note(c.known.announce())
 	}
 	if !w.idle {
@@ -186,6 +187,8 @@ func (c *controller) idOf(compiled *policycompiler.Compiled) (endpointpolicies.P
 		return endpointpolicies.Policy{}, errors.New("its policy has no number")
 	case !h.complete(compiled):
 		return endpointpolicies.Policy{}, c.incomplete(h)
+	case c.waiting[compiled]:
+		return endpointpolicies.Policy{}, errors.New("waiting for address ranges")
 	}
 	return endpointpolicies.Policy{ID: h.id, Shape: compiled.Shape()}, nil
 }

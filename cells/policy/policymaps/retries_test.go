@@ -11,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
@@ -114,4 +115,66 @@ func TestRetry_FullMaps_RaisesRevisionOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRetry_FullMaps_RangeWaits_OthersArePublished: a policy in use lacks denies that do not fit into the maps, so a new range of another tenant waits, and with it
+// the policy that names the range. A third tenant narrows a policy, and a pod with labels that are known is added: neither waits.
+func TestRetry_FullMaps_RangeWaits_OthersArePublished(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 3, 0)
+		peer := func(id uint32, namespace, role string) {
+			put(t, w.DB, w.identities, &identities.Identity{ID: id, Labels: map[string]string{"k8s:role": role, "k8s:io.kubernetes.pod.namespace": namespace}})
+		}
+		from := func(role string) string { return `{"fromEndpoints": [{"matchLabels": {"role": "` + role + `"}}]}` }
+		peer(900, "ns-0", "good")
+		peer(901, "ns-0", "bad")
+		peer(902, "ns-1", "good")
+		peer(903, "ns-1", "bad")
+		table := rw[*cilium.Policy](w.CiliumPolicies)
+		put(t, w.DB, table, rulesOf("ns-0", "p", "app-0", `"ingress": [`+from("good")+`], "ingressDeny": [`+from("bad")+`]`),
+			rulesOf("ns-1", "p", "app-1", `"ingress": [`+from("good")+`, `+from("bad")+`]`))
+		c, status := w.starts(t)
+		w.follows(t, 6)
+		row := func(id uint16) *endpointpolicies.EndpointPolicy {
+			status()
+			row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(id))
+			require.True(t, found)
+			return row
+		}
+		before := row(2)
+		fake, wide := w.Entries.(fakeEntries), netip.MustParsePrefix("50.1.0.0/32")
+
+		c.store.capacity = c.store.used().plus(capacity{1, 0})
+		for id := range uint32(3) {
+			peer(910+id, "ns-0", "bad")
+		}
+		put(t, w.DB, rw(w.KubernetesPolicies), addresses("ns-2", "ranges", "app-2", 1, 1))
+		w.follows(t, 6)
+		put(t, w.DB, table, rulesOf("ns-1", "p", "app-1", `"ingress": [`+from("good")+`]`))
+		w.follows(t, 6)
+		require.NotContains(t, fake.cidrs, wide)
+		require.Equal(t, before.Revision+1, row(2).Revision)
+		require.Empty(t, row(2).Error)
+		put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 4, ContainerID: "4", IfName: "eth0", HostIfIndex: 4, Labels: labelsOf(1, 1)})
+		put(t, w.DB, w.of, &identities.EndpointIdentity{EndpointID: 4, Attachment: "4:eth0", Identity: 257})
+		w.follows(t, 6)
+		require.Equal(t, row(2).Ingress, row(4).Ingress)
+		require.Empty(t, row(4).Error)
+		require.Equal(t, "waiting for address ranges", row(3).Error)
+		require.Equal(t, uint32(1), row(3).Egress.Enforced.ID)
+		require.False(t, c.announced[910])
+		time.Sleep(maxRetry)
+		w.follows(t, 6)
+		require.Equal(t, before.Revision+1, row(2).Revision, "retries raise no revision")
+
+		c.store.capacity = capacity{100, 100}
+		time.Sleep(maxRetry)
+		w.follows(t, 6)
+		require.Contains(t, fake.cidrs, wide)
+		require.Empty(t, row(3).Error)
+		require.Greater(t, row(3).Egress.Enforced.ID, uint32(1))
+		require.True(t, c.announced[910])
+		require.Empty(t, c.problems)
+	})
 }
