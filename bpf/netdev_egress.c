@@ -114,7 +114,7 @@ static __always_inline int node_initiates(const struct flow *flow)
 {
 	if (l4_is_icmp(flow->l4.protocol))
 		return flow->l4.role == L4_REQUEST && snat_in_range(flow->l4.sport);
-	if (!snat_has_ports(flow->l4.protocol))
+	if (!nat_has_ports(flow->l4.protocol))
 		return 0;
 	if (flow->l4.protocol == IPPROTO_TCP && (flow->l4.tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
 		return 0;

@@ -144,7 +144,7 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 			return DROP(FILE_NETDEV_INGRESS, REASON_NO_BACKEND);
 		return DROP_REJECT(FILE_NETDEV_INGRESS, REASON_NO_BACKEND);
 	}
-	if (!snat_has_ports(flow->l4.protocol) && choice->backend.port != flow->l4.dport)
+	if (!nat_has_ports(flow->l4.protocol) && choice->backend.port != flow->l4.dport)
 		return DROP(FILE_NETDEV_INGRESS, REASON_SERVICE_PROTOCOL);
 
 	work->entry = (struct nat_entry6){

@@ -4,8 +4,10 @@
 #include <linux/bpf.h>
 #include <linux/in.h>
 #include <linux/types.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "conntrack.h"
+#include "l4.h"
 #include "nat.h"
 #include "nat_share.h"
 #include "reasons.h"
@@ -50,17 +52,39 @@ __attribute__((noinline)) int nat_claim(__u32 family)
 	return nat_store(family, NAT_REVERSE, BPF_NOEXIST);
 }
 
+/* nat_has_ports reports whether the port of a packet of the protocol can be changed. */
+static __always_inline int nat_has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE || l4_is_icmp(protocol);
+}
+
+/* Number of groups of odd ports, see nat_is_reserved. */
+#define NAT_PORT_GROUPS 128
+
+/* nat_is_reserved reports whether a pod beyond its guaranteed flows may not use the source port of the entry. Pods that could use all ports towards a destination
+ * would lock out other pods and the node. So they get the even ports, which connect() of Linux prefers, and one group of the odd ones. */
+static __always_inline int nat_is_reserved(const struct nat_work *work)
+{
+	__u32 port = bpf_ntohs(work->entry.sport);
+
+	return (work->entry.flags & NAT_MASQUERADE) && nat_has_ports(work->key.protocol) && (port & 1) &&
+	       (port / 2 ^ work->entry.endpoint) % NAT_PORT_GROUPS;
+}
+
 /* nat_create stores both entries of a new flow, from key and entry; it sets check and expires. Another CPU may create the same flow at the same time; then
  * entry becomes the entry of that CPU. It returns STEP_IN_USE when the packets of another flow already have the addresses and ports that the translation would
- * give. */
+ * give, or when the source port is reserved for others. */
 __attribute__((noinline)) int nat_create(__u32 family)
 {
 	struct nat_work *work = nat_work();
-	int claimed, err;
+	int claimed, err, room;
 
 	if (!work)
 		return DROP(FILE_NAT_CREATE, REASON_CT_INSERT);
-	if (nat_spent(&work->entry, family)) {
+	room = nat_room(&work->entry, family);
+	if (room == NAT_ROOM_BEYOND && nat_is_reserved(work))
+		return STEP_IN_USE;
+	if (room == NAT_ROOM_NONE) {
 		ct_signal(NAT_SHARE_SIGNAL + family, work->entry.endpoint);
 		return DROP(FILE_NAT_CREATE, REASON_NAT_SHARE);
 	}

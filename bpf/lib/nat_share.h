@@ -50,20 +50,29 @@ static __always_inline int nat_from_outside(const struct nat_entry6 *entry) { re
 /* nat_limit returns the part of a limit that a flow may use. External clients, which may forge addresses, leave a sixteenth to pods and the node. */
 static __always_inline __s32 nat_limit(__u32 limit, int from_outside) { return limit - limit / 16 * from_outside; }
 
-/* nat_spent reports whether a new flow would exceed a limit: the endpoint has used up its share, or it has its guarantee and all flows beyond guarantees have
+/* Results of nat_room. */
+enum nat_room {
+	NAT_ROOM_GUARANTEED = 0,
+	NAT_ROOM_BEYOND = 1, /* the endpoint has its guaranteed flows already */
+	NAT_ROOM_NONE = 2,
+};
+
+/* nat_room returns the room for a new flow. There is none if the endpoint has used up its share, or if it has its guarantee and all flows beyond guarantees have
  * what the guarantees of others leave. Each CPU may exceed a limit by one. */
-__attribute__((noinline)) int nat_spent(const struct nat_entry6 *entry, __u32 family)
+__attribute__((noinline)) int nat_room(const struct nat_entry6 *entry, __u32 family)
 {
 	__s32 *count, *beyond = nat_total(NAT_BEYOND, family), flows;
 	int from_outside;
 
 	if (!entry || !beyond || !(count = nat_count(entry, family)))
-		return 0;
+		return NAT_ROOM_GUARANTEED;
 	from_outside = nat_from_outside(entry);
 	flows = *(volatile __s32 *)count;
 	if (flows >= nat_limit(nat_share(entry, family), from_outside))
-		return 1;
-	return flows >= (__s32)nat_guarantees[nat_family(family)] && *(volatile __s32 *)beyond >= nat_limit(nat_beyond[nat_family(family)], from_outside);
+		return NAT_ROOM_NONE;
+	if (flows < (__s32)nat_guarantees[nat_family(family)])
+		return NAT_ROOM_GUARANTEED;
+	return *(volatile __s32 *)beyond >= nat_limit(nat_beyond[nat_family(family)], from_outside) ? NAT_ROOM_NONE : NAT_ROOM_BEYOND;
 }
 
 /* nat_wake wakes the agent at three quarters of a limit, and at each sixteenth beyond, so that it deletes expired flows before a new flow is dropped. */

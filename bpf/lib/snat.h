@@ -12,7 +12,6 @@
 #include "l4.h"
 #include "nat.h"
 #include "nat_create.h"
-#include "nat_share.h"
 #include "reasons.h"
 
 /* The source ports of the range, above the ports of NodePort services. Ports below the range are not allocated, so they need no entries. */
@@ -23,18 +22,9 @@ volatile const __u32 nat_port_last = 65535;
  * thirty. */
 #define SNAT_TRIES 32
 
-/* Number of groups of odd ports, see snat_may_use. */
-#define SNAT_GROUPS 128
-
 static __always_inline int snat_in_range(__be16 port)
 {
 	return bpf_ntohs(port) >= nat_port_first && bpf_ntohs(port) <= nat_port_last;
-}
-
-/* snat_has_ports reports whether the port of a packet of the protocol can be changed. */
-static __always_inline int snat_has_ports(__u8 protocol)
-{
-	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE || l4_is_icmp(protocol);
 }
 
 enum snat_socket {
@@ -101,29 +91,10 @@ __attribute__((noinline)) int snat_socket(struct __sk_buff *skb, __u32 family)
 	return SNAT_NO_SOCKET;
 }
 
-/* snat_may_use reports whether the flow may have the source port of the entry. Pods that could use all ports towards a destination would lock out other pods,
- * and the node. Beyond its guaranteed flows a pod gets the even ports, which connect() of Linux prefers, and one of SNAT_GROUPS groups of the odd ports. */
-__attribute__((noinline)) int snat_may_use(__u32 family)
-{
-	struct nat_work *work = nat_work();
-	__s32 *count;
-	__u32 port;
-
-	if (!work)
-		return 0;
-	port = bpf_ntohs(work->entry.sport);
-	if (!(work->entry.flags & NAT_MASQUERADE) || !snat_has_ports(work->key.protocol) || !(port & 1) || !((port / 2 ^ work->entry.endpoint) % SNAT_GROUPS))
-		return 1;
-	count = nat_count(&work->entry, family);
-	return !count || *(volatile __s32 *)count < (__s32)nat_guarantees[nat_family(family)];
-}
-
-/* snat_claim stores the flow in key and entry, unless its source port is for others, or belongs to a socket of the node or to another flow. */
+/* snat_claim stores the flow in key and entry, unless its source belongs to a socket of the node or to another flow. */
 static __always_inline verdict snat_claim(struct __sk_buff *skb, __u32 family, int is_node_address)
 {
-	if (is_node_address && (!snat_may_use(family) || snat_socket(skb, family) != SNAT_NO_SOCKET))
-		return STEP_IN_USE;
-	return nat_create(family);
+	return is_node_address && snat_socket(skb, family) != SNAT_NO_SOCKET ? STEP_IN_USE : nat_create(family);
 }
 
 /* snat_claim_random is snat_claim for a random source port of the range. It is a separate function, so that the verifier checks it once. */
@@ -132,7 +103,7 @@ __attribute__((noinline)) int snat_claim_random(struct __sk_buff *skb, __u32 fam
 	__u32 count = nat_port_last - nat_port_first + 1;
 	struct nat_work *work = nat_work();
 
-	if (!work || !count || !snat_has_ports(work->key.protocol))
+	if (!work || !count || !nat_has_ports(work->key.protocol))
 		return STEP_IN_USE;
 	work->entry.sport = bpf_htons(nat_port_first + bpf_get_prandom_u32() % count);
 	if (l4_is_icmp(work->key.protocol))
@@ -154,7 +125,7 @@ __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 	/* Nodes trust packets of other nodes in the tunnel: no other sender may reach it under the address of a node. */
 	if (is_node_address && tunnel_port && work->key.protocol == IPPROTO_UDP && work->entry.dport == bpf_htons(tunnel_port))
 		return DROP(FILE_SNAT, REASON_ENCAPSULATED);
-	if (!is_node_address || !snat_has_ports(work->key.protocol) || snat_in_range(work->entry.sport))
+	if (!is_node_address || !nat_has_ports(work->key.protocol) || snat_in_range(work->entry.sport))
 		v = snat_claim(skb, family, is_node_address);
 	for (int i = 0; i < SNAT_TRIES && v == STEP_IN_USE; i++)
 		v = snat_claim_random(skb, family);
