@@ -118,7 +118,7 @@ var omissions = []omission{
 	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|NoLinkIsUndone|TerminatedIsUndone|Killed_DelRemovesRemains|" +
 		"AllNamesUsedByPendingDeletions|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|WaitsForTheHostEnd|AgentDiesDuringPut|" +
 		"AgentAbsent|AgentStarts|BadInput|UnknownFieldsAndLog)|Check_BadInput|GC_(ReportsAllErrors|WithoutListDeletesNothing|AgentAbsent)|" +
-		"Del_(AfterCleanup_LeavesNothing|MissingAttachment_Succeeds|WithoutNamespace|AgentAbsent|AgentDiesDuringDelete|AgentWaitsForTheQueue|AgentFails|QueueFull|QueueCannotBeWritten|QueueEntry_ExcludesLaterAttachment|" +
+		"Del_(AfterCleanup_LeavesNothing|MissingAttachment_Succeeds|NameTakenInPod|WithoutNamespace|AgentAbsent|AgentDiesDuringDelete|AgentWaitsForTheQueue|AgentFails|QueueFull|QueueCannotBeWritten|QueueEntry_ExcludesLaterAttachment|" +
 		"QueueEntryWithoutLink_MatchesAttachment)", "they test the plugin's results, its queue and its timeouts of 5 to 10 s; the remaining tests make the same calls"},
 	{"cni", newer, "Add_DualStack|Check_FindsMissingObjects|Del_DefersLinkDeletion_NamespaceIsReusable|Del_ForeignLink|GC_DeletesUnlistedAttachments", unchanged},
 	{"pkg/agentlock", both, ".*", "abstract socket names are older than the oldest kernel"},
