@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -39,9 +40,14 @@ func resourceOf(object runtime.Object) (kubeapi.Resource, error) {
 	return kubeapi.Resource{}, fmt.Errorf("kubetest: no resource for a %T of kind %q", object, gvk)
 }
 
+// ingresses is a resource that only agents of previous revisions list, before they are ready. Tests of upgrades and downgrades run them.
+var ingresses = kubeapi.Resource{GroupVersion: networkingv1.SchemeGroupVersion, Plural: "ingresses", Proto: true,
+	New:     func() runtime.Object { return new(networkingv1.Ingress) },
+	NewList: func() runtime.Object { return new(networkingv1.IngressList) }}
+
 // resourceAt returns the resource of a path.
 func resourceAt(group, version, plural string) (kubeapi.Resource, bool) {
-	for _, r := range kubeapi.Resources() {
+	for _, r := range append(kubeapi.Resources(), ingresses) {
 		if r.GroupVersion == (schema.GroupVersion{Group: group, Version: version}) && r.Plural == plural {
 			return r, true
 		}
