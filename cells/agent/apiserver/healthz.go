@@ -23,7 +23,7 @@ import (
 )
 
 // GetHealthz returns the status of the agent. With the header "Prefer: return=minimal" (RFC 7240) it is the brief status and the number of used addresses: the
-// CNI plugin needs no more, a runtime asks it every few seconds, and in a large cluster the whole status has megabytes.
+// CNI plugin needs only these, a runtime calls it every few seconds, and in a large cluster the whole status has megabytes.
 func (a *api) GetHealthz(w http.ResponseWriter, r *http.Request, p models.GetHealthzParams) {
 	txn, k8s, minimal := a.DB.ReadTxn(), p.RequireK8SConnectivity, prefersMinimal(r)
 	s := a.status(txn, k8s == nil || *k8s, minimal || or(p.Brief))

@@ -35,7 +35,7 @@ type family struct {
 	unclaimed   *queue     // allocations with an expiry
 	quarantined *queue
 	events      ipamusage.Events
-	// excluded holds the owners of the addresses that no pod may get, also of those that a pod still has.
+	// excluded holds the owners of the excluded addresses, including addresses that a pod still has.
 	excluded map[netip.Addr]string
 }
 

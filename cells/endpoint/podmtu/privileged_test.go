@@ -133,7 +133,7 @@ func TestPrivilegedPod_LinkAndRoutesAreChanged(t *testing.T) {
 	change(65535, 65535, sizeOf(mtus.MTU{DeviceMTU: 65535, RouteMTU: 65535}).Route)
 }
 
-// A pod may have any number of routes. The cell reads only the default routes over the pod's link, and no more than a fixed number of these.
+// A pod may have any number of routes. The cell reads only the default routes over the pod's link, at most maxRoutes and one.
 func TestPrivilegedPod_TooManyDefaultRoutes(t *testing.T) {
 	t.Parallel()
 	inside, ep := attach(t)

@@ -319,25 +319,6 @@ func (c *controller) writeCIDRs() bool {
 	return err == nil
 }
 
-// waitingForRanges returns the desired policies with entries about address ranges that are not in the map yet. Such a policy must not be used: addresses of the
-// missing range have the range around it, which the policy may allow.
-func (c *controller) waitingForRanges() map[*policycompiler.Compiled]bool {
-	missing, waiting := map[uint32]bool{}, map[*policycompiler.Compiled]bool{}
-	for _, p := range c.cidrs.missing() {
-		missing[c.cidrs.numbers[p]] = true
-	}
-	for compiled := range c.views.compiled {
-		for e := range compiled.Entries() {
-			if missing[e.Identity] && (e.Kind == policycompiler.CIDR || e.Kind == policycompiler.CIDROutside) {
-				waiting[compiled] = true
-				break
-			}
-		}
-		c.alive()
-	}
-	return waiting
-}
-
 // cleanUp removes unused entries. It removes none while the slot of an endpoint may still name them, which includes slots in a map that only programs of the
 // previous run read. It reports whether nothing is left to be removed.
 func (c *controller) cleanUp(w *wanted) (done bool) {
