@@ -21,7 +21,7 @@ __attribute__((noinline)) int inner(const struct addr_key *source, const struct 
 		return DROP(FILE_OVERLAY_INNER, REASON_INTERNAL);
 	from = *source; /* helpers of Linux 6.1 take no key from the memory of a caller */
 	to = *destination;
-	if (ipcache_node(&from) != node)
+	if (ipcache_node(&from) != node || bpf_map_lookup_elem(&bpf_endpoints, &from)) /* a pod of this node whose range is the sender's by now */
 		return DROP(FILE_OVERLAY_INNER, REASON_TUNNEL_SOURCE);
 	if (!(ref = bpf_map_lookup_elem(&bpf_endpoints, &to)))
 		return DROP(FILE_OVERLAY_INNER, REASON_NO_ENDPOINT);

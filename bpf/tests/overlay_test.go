@@ -133,6 +133,15 @@ func TestPrivilegedOverlayIngress_Drops(t *testing.T) {
 				}
 			})
 		}
+		t.Run("a pod of this node in a range that the sender has now", func(t *testing.T) {
+			n := n.as(t)
+			local := bpf.NewAddrKey(known.Next())
+			n.update(bpf.MapEndpoints, local, bpf.EndpointRef{Id: uint32(podB.id)})
+			defer func() { check(t, n.maps[bpf.MapEndpoints].Delete(local)) }()
+			n.refill(0)
+			n.arriveAs(outerHeader{from: otherNode[4], vni: identityDistant})
+			n.wantDrop(tunnelledAs, ifTunnel, inside(known.Next(), pod).bytes(t), events.TunnelSource, bpf.DirectionIngress)
+		})
 		n.refill(0)
 		n.wantDrop(bpf.OverlayIngress, ifTunnel, inside(known, pod).bytes(t), events.TunnelKey, bpf.DirectionIngress) // without metadata
 		n.arriveAs(outerHeader{from: otherNode[4], vni: 5})

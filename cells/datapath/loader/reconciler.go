@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	pruneInterval = 30 * time.Minute // stale pins are rare: only a permanently removed device of Waggle leaves one
+	pruneInterval = 5 * time.Minute // stale pins are rare: only a permanently removed device of Waggle leaves one; a later scan repeats one that failed
 	minRetry      = 100 * time.Millisecond
 	maxRetry      = time.Minute
 	roundSize     = 32 // attachments between two commits of statuses: each takes about a millisecond, and an ADD waits

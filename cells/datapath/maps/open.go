@@ -21,6 +21,9 @@ const (
 	unfitSuffix   = "_unfit"   // an object that was found at the pin of a map; only an operator removes it
 )
 
+// errHooksReadPrevious delays a resize while programs of hooks may still read the map that the last resize replaced.
+var errHooksReadPrevious = errors.New("some hooks may still use its previous size; restart the agent when all hooks are replaced")
+
 // opened is one map, or the error that prevents its use.
 type opened struct {
 	m      *ebpf.Map
@@ -82,16 +85,17 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 		return err
 	}
 	o.m, o.row.Reused, o.row.Filled = m, true, !s.marked(pin)
+	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil { // the previous run ended before all hooks were replaced
+		o.shadow = &shadowMap{m: old, pin: pin + resizedSuffix, resized: true, common: make(keyHashes)}
+	}
 	switch have := s.Kernel.Size(m); {
 	case have == l.MaxEntries:
 	case s.isFlows(l.Name):
 		s.planResize(l, have, o)
+	case o.shadow != nil: // programs may still read the shadow map; a third map would take its pin and its writes
+		s.keepSize(l, have, o, errHooksReadPrevious)
 	default:
 		s.replaceSize(l, pin, have, o)
-		return nil
-	}
-	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil { // the previous run ended before all hooks were replaced
-		o.shadow = &shadowMap{m: old, pin: pin + resizedSuffix, resized: true, common: make(keyHashes)}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +27,18 @@ func TestPrivilegedResize(t *testing.T) {
 			for _, pin := range []string{"numbers_v1", "numbers_v1_resized"} {
 				want(t, dir, pin, map[uint32]uint32{1: 5, 2: 6})
 			}
+			r.end()
+		}
+		for _, size := range []uint32{16, 3} { // a third size while hooks may read the first map: that map stays current
+			r = startRun(t, dir, wide(1, 4, size))
+			r.put(1, size)
+			for _, pin := range []string{"numbers_v1", "numbers_v1_resized"} {
+				want(t, dir, pin, map[uint32]uint32{1: size, 2: 6})
+			}
+			if row := r.s.open["numbers"].row; row.MaxEntries != 8 || !strings.Contains(row.Note, "it keeps its size of 8 entries") {
+				t.Errorf("nothing says that the map kept its size: %+v", row)
+			}
+			r.put(1, uint32(5))
 			r.end()
 		}
 		// A crash between the two steps of the replacement.

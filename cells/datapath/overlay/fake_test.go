@@ -154,7 +154,7 @@ func (k *fakeKernel) Publish(index int, row *overlays.Overlay) error {
 // commands returns script commands that change the fake and print it.
 func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"device": script.Command(script.CmdUsage{Summary: "change the kernel as another program does", Args: "add type group|del|down|foreign|process|free|pair|unpair"},
+		"device": script.Command(script.CmdUsage{Summary: "change the kernel as another program does", Args: "add type group|del|down|regroup|foreign|process|free|pair|unpair"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				return nil, k.change(func() error { return k.do(args) })
 			}),
@@ -178,6 +178,10 @@ func (k *fakeKernel) do(args []string) error {
 		d := *k.device
 		d.Up = false
 		k.device = &d
+	case "regroup":
+		d := *k.device
+		d.Group = 0
+		k.device = &d
 	case "pair":
 		k.pair = &device{Index: 20, MTU: 1500, Up: true}
 	case "unpair":
@@ -200,7 +204,8 @@ func (k *fakeKernel) print() string {
 	if k.device == nil {
 		return fmt.Sprintf("no device, published %s%s\n", k.published, pair)
 	}
-	return fmt.Sprintf("%s %d port %d mtu %d up %t, published %s%s\n", k.device.Type, k.device.Index, k.device.Port, k.device.MTU, k.device.Up, k.published, pair)
+	return fmt.Sprintf("%s %d port %d mtu %d up %t, published %s%s; the agent's group %t\n", k.device.Type, k.device.Index, k.device.Port, k.device.MTU, k.device.Up,
+		k.published, pair, k.device.Group == podlink.OverlayGroup)
 }
 
 // contributions records the calls of the cell to the writers of other tables.

@@ -29,9 +29,10 @@ type device struct {
 	Up       bool
 }
 
-// ours reports whether an agent created a device with the agent's name.
-func (d device) ours() bool {
-	return d.Type == "vxlan" && d.Metadata && d.Group == podlink.OverlayGroup
+// ours reports whether an agent created a device with the agent's name: it has the group of the agent's devices, or the MAC that the agent gives it, as after
+// another program has changed the group. The MAC may be zero.
+func (d device) ours(addr mac.Addr) bool {
+	return d.Type == "vxlan" && d.Metadata && (d.Group == podlink.OverlayGroup || addr != mac.Addr{} && d.MAC == addr)
 }
 
 // kernel is the interface of the reconciler to the kernel. Devices are addressed by name.

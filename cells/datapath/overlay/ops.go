@@ -12,13 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/watchdog"
 )
 
-// pruneInterval is the interval of the scans for a leftover device. A start prunes at once; later no leftover device appears.
-const pruneInterval = 30 * time.Minute
+// pruneInterval is the interval of the scans for a leftover device. A start prunes at once; a later scan repeats one that failed.
+const pruneInterval = time.Minute
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*overlays.Overlay], o *ops) error {
 	_, err := watchdog.Register(params, table,
@@ -76,17 +77,22 @@ func (o *ops) uncomplete() error {
 	return nil
 }
 
-// ensure returns the device, and whether it is new. It creates a device of a previous run with another port again; a foreign device is an error.
+// ensure returns the device, and whether it is new. It creates a device of a previous run with another port again; a foreign device is an error. Before it creates
+// a device, it clears the published one: programs would send into an index that no longer exists until the creation succeeds.
 func (o *ops) ensure(row *overlays.Overlay) (_ device, created bool, _ error) {
 	have, found, err := o.kernel.Get(row.Device)
 	switch {
 	case err != nil:
 		return device{}, false, err
-	case found && !have.ours():
+	case found && !have.ours(row.MAC):
 		return device{}, false, fmt.Errorf("a foreign %s has this name: rename or delete it", have.Type)
 	case found && have.Port == row.Port:
 		return have, false, nil
-	case found:
+	}
+	if err := o.kernel.Publish(0, row); err != nil {
+		return device{}, false, fmt.Errorf("clear the map overlay: %w", err)
+	}
+	if found {
 		if err := o.kernel.Delete(row.Device); err != nil {
 			return device{}, false, err
 		}
@@ -111,23 +117,24 @@ func (o *ops) taken(row *overlays.Overlay) error {
 
 // Delete implements reconciler.Operations.
 func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *overlays.Overlay) error {
-	return o.remove(row.Device)
+	return o.remove(row.Device, row.MAC)
 }
 
-// Prune implements reconciler.Operations. The agent owns a device by its name, kind and group.
+// Prune implements reconciler.Operations.
 func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*overlays.Overlay, statedb.Revision]) error {
 	for range rows {
 		return nil // there is one device, and its row exists
 	}
-	return o.remove(podlink.OverlayDevice)
+	return o.remove(podlink.OverlayDevice, mac.Addr{})
 }
 
-func (o *ops) remove(name string) error {
+// remove deletes the device of that name if an agent created it. The MAC may be zero.
+func (o *ops) remove(name string, addr mac.Addr) error {
 	if err := o.kernel.Publish(0, &overlays.Overlay{}); err != nil {
 		return fmt.Errorf("clear the map overlay: %w", err)
 	}
 	have, found, err := o.kernel.Get(name)
-	if err == nil && found && have.ours() {
+	if err == nil && found && have.ours(addr) {
 		err = o.kernel.Delete(name)
 	}
 	if err != nil {
