@@ -85,11 +85,26 @@ func addresses(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
 	return all
 }
 
-// noted returns the CIDRs that agents list for the pods of their nodes. They include former CIDRs, which no other node may get yet.
-func noted(nodes ...ciliumv2.CiliumNode) (all []netip.Prefix) {
+// noted returns the CIDRs that an agent lists for the pods of its node. They include former CIDRs, which no other node may get yet.
+func noted(node ciliumv2.CiliumNode) (all []netip.Prefix) {
+	for text := range strings.SplitSeq(node.Annotations[ciliumv2.PodRangesAnnotation], ",") {
+		if p, ok := clusternodes.ParseRange(text); ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// excluded returns the noted CIDRs of the family. Those of one node exclude at most maxNoted subnets, or a sixteenth of the pool if that is more: its agent writes
+// them, and a short prefix would otherwise leave nothing for other nodes.
+func (f family) excluded(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
+	most := max(maxNoted, f.pool.Total()/16)
 	for i := range nodes {
-		for text := range strings.SplitSeq(nodes[i].Annotations[ciliumv2.PodRangesAnnotation], ",") {
-			if p, ok := clusternodes.ParseRange(text); ok {
+		left := most
+		for _, p := range noted(nodes[i]) {
+			subnets := uint64(1) << min(max(f.pool.Size()-p.Bits(), 0), 63)
+			if p.Addr().BitLen() == f.pool.CIDRs()[0].Addr().BitLen() && subnets <= left {
+				left -= subnets
 				all = append(all, p)
 			}
 		}
@@ -107,7 +122,7 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 		}
 	}
 	rows := f.evaluate(nodes, own, cidrpool.Overlaps(taken))
-	next, stop := iter.Pull(f.pool.Free(slices.Concat(taken, addresses(nodes), noted(nodes...))))
+	next, stop := iter.Pull(f.pool.Free(slices.Concat(taken, addresses(nodes), f.excluded(nodes))))
 	defer stop()
 	at := 0
 	for i := range nodes {

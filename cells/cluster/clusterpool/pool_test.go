@@ -77,6 +77,20 @@ func TestPlan_NodeWithManyAddresses_DoesNotTakeThePool(t *testing.T) {
 	}
 }
 
+func TestPlan_NodeListsShortPrefix_DoesNotTakeThePool(t *testing.T) {
+	t.Parallel()
+	set, err := newSettings(Config{EnableIPv4: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/16"}, IPv4Size: 24})
+	if err != nil {
+		t.Fatal(err)
+	}
+	greedy := ciliumNode("a", "10.0.0.0/24")
+	greedy.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.0.0/8,10.0.16.0/20,10.0.0.0/20,10.0.1.0/24"}
+	rows, give := plan(set.families, []ciliumv2.CiliumNode{*greedy, *ciliumNode("b")})
+	if len(give) != 1 || fmt.Sprint(give[0].cidrs) != "[10.0.1.0/24]" { // 10.0.16.0/20 has 16 subnets, the most for one node
+		t.Errorf("rows %+v, gave %+v, want 10.0.1.0/24", rows, give)
+	}
+}
+
 // A node whose CIDR has changed has pods in the former one. No other node gets the former CIDR.
 func TestPlan_AvoidsPreviousRanges(t *testing.T) {
 	t.Parallel()

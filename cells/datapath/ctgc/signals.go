@@ -24,7 +24,7 @@ const (
 	// faster than this reader would prevent both. It is the capacity of the ring buffer: 64 KiB, 16 bytes for each record with its header.
 	signalBatch = 64 << 10 / 16
 	minRetry    = 100 * time.Millisecond
-	maxRetry    = time.Minute
+	maxRetry    = 5 * time.Second // a job follows no tables while it waits for its retry
 )
 
 // signalOf decodes a record of the ring buffer.

@@ -69,7 +69,7 @@ func registerController(jobs job.Group, c controller) {
 			return c.disable(ctx, health, all, done)
 		}
 		return c.run(ctx, health, all, done)
-	}, 100*time.Millisecond, time.Minute)
+	}, 100*time.Millisecond, 5*time.Second) // it follows no tables while it waits for a retry
 }
 
 // disable requests no tunnel, so that the reconciler deletes the device of a previous run. The controller claims pod ranges of other nodes without a tunnel as
