@@ -320,7 +320,8 @@ func TestReadHeap_ShowsBurstAndRelease(t *testing.T) {
 		t.Errorf("%d MB more are no excess: %+v, before it %+v", burst/mb, during, before)
 	}
 	debug.FreeOSMemory()
-	if after := readHeap(); after.excessive() || after.objects > during.objects-burst/2 || after.mapped > during.mapped-burst/2 {
+	excess := func(s heapSizes) uint64 { return s.objects + s.free } // some megabytes stay free: the runtime allocates during the release too
+	if after := readHeap(); excess(after) > excess(during)-burst/2 || after.objects > during.objects-burst/2 || after.mapped > during.mapped-burst/2 {
 		t.Errorf("a release returns too little: %+v, before it %+v", after, during)
 	}
 }
