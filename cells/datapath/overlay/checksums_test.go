@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 )
 
@@ -97,7 +98,7 @@ func TestPrivilegedOps_ForeignDeviceWithPairName(t *testing.T) {
 				if err := o.Update(t.Context(), nil, 0, row); err == nil || !strings.Contains(err.Error(), "it is foreign: rename or delete it") {
 					t.Errorf("got %v", err)
 				}
-				if err := o.remove(podlink.OverlayDevice); err != nil {
+				if err := o.remove(podlink.OverlayDevice, mac.Addr{}); err != nil {
 					t.Error(err)
 				}
 				if _, err := k.handle.LinkByName(foreign.Attrs().Name); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/pkg/datapath/rtnl"
+	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/testnet"
@@ -70,7 +71,7 @@ func TestPrivilegedOps_DeviceIsCreatedReusedAndDeleted(t *testing.T) {
 				t.Errorf("index %d after %d, port %d", have.Index, first, row.Port)
 			}
 		}
-		if err := errors.Join(o.remove(podlink.OverlayDevice), o.remove(podlink.OverlayDevice)); err != nil {
+		if err := errors.Join(o.remove(podlink.OverlayDevice, mac.Addr{}), o.remove(podlink.OverlayDevice, mac.Addr{})); err != nil {
 			t.Error(err)
 		}
 		if _, found, err := k.Get(podlink.OverlayDevice); found || err != nil {
@@ -92,7 +93,7 @@ func TestPrivilegedOps_ForeignDeviceWithSameName(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "a foreign bridge has this name: rename or delete it") {
 			t.Errorf("got %v", err)
 		}
-		if err := o.remove(podlink.OverlayDevice); err != nil {
+		if err := o.remove(podlink.OverlayDevice, mac.Addr{}); err != nil {
 			t.Error(err)
 		}
 		if have, _, err := k.Get(podlink.OverlayDevice); err != nil || have.Type != "bridge" {
