@@ -11,7 +11,7 @@ import (
 // of the map change, or the meaning of one of their bits; a test compares it with a record of all layouts. The number of entries is not part of the layout.
 func LayoutVersion(name string) uint32 {
 	switch name {
-	case MapEndpointFacts, MapIpcache, MapIpcachePrefixes, MapCIDRs:
+	case MapEndpointFacts, MapIpcache, MapIpcachePrefixes, MapCIDRs, MapAffinity:
 		return 2
 	}
 	return 1
@@ -49,9 +49,15 @@ func PreviousLayoutOf(name string) *PreviousLayout {
 	case MapCIDRs:
 		return &PreviousLayout{Version: 1, Forward: cidrForward, Back: cidrBack,
 			Spec: &ebpf.MapSpec{Name: name, Type: ebpf.LPMTrie, KeySize: 24, ValueSize: 4, MaxEntries: 65536, Flags: unix.BPF_F_NO_PREALLOC}}
+	case MapAffinity: // the same entries in a map of another type
+		return &PreviousLayout{Version: 1, Forward: unchanged, Back: unchanged,
+			Spec: &ebpf.MapSpec{Name: name, Type: ebpf.Hash, KeySize: 24, ValueSize: 8, MaxEntries: AffinityMax, Flags: unix.BPF_F_NO_PREALLOC}}
 	}
 	return nil
 }
+
+// unchanged converts an entry between layouts of which only the map type differs.
+func unchanged(key, value []byte) ([]byte, []byte, bool) { return key, value, true }
 
 // PinName returns the name of a map in the BPF file system.
 func PinName(name string, version uint32) string {

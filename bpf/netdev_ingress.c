@@ -140,7 +140,7 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 		return DROP_REJECT(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	}
 	if (!service_choose(choice)) {
-		if (choice->service.flags & (SERVICE_DROP | SERVICE_LOCAL_ONLY))
+		if (choice->service.flags & SERVICE_DROP)
 			return DROP(FILE_NETDEV_INGRESS, REASON_NO_BACKEND);
 		return DROP_REJECT(FILE_NETDEV_INGRESS, REASON_NO_BACKEND);
 	}

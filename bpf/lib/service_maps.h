@@ -106,12 +106,11 @@ struct affinity_entry {
 	__u32 used;    /* time of the last new connection, in ticks of 2^30 ns of the monotonic clock */
 };
 
-/* Programs write it; the agent removes expired entries, and entries of removed services and backends. When the map is full, new clients get no
- * affinity. */
+/* Programs write it; the agent removes expired entries, and entries of removed services and backends. When the map is full, the client that was idle longest
+ * loses its affinity: forged clients must not end the affinity of new ones for hours. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, AFFINITY_MAX);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct affinity_key);
 	__type(value, struct affinity_entry);
 } affinity SEC(".maps");

@@ -62,7 +62,7 @@ func TestMapSpecs_MatchContract(t *testing.T) {
 		bpf.MapServiceSlots:    {ebpf.Array, 4, 4},
 		bpf.MapBackends:        {ebpf.Hash, 4, 24},
 		bpf.MapMaglev:          {ebpf.Array, 4, 4},
-		bpf.MapAffinity:        {ebpf.Hash, 24, 8},
+		bpf.MapAffinity:        {ebpf.LRUHash, 24, 8},
 		bpf.MapAffinityMembers: {ebpf.Hash, 8, 4},
 		bpf.MapSourceRanges:    {ebpf.LPMTrie, 28, 4},
 		bpf.MapNat4:            {ebpf.Hash, 16, 40},

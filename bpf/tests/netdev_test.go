@@ -123,7 +123,7 @@ func TestPrivilegedNetdev_Drops(t *testing.T) {
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		from, backend := on(client[family], 4000), on(podA.addr(family), 8080)
 		to := func(port uint16) netip.AddrPort { return on(balancer[family], port) }
-		n.serve(1, to(1), loadbalancer.UDP, int(bpf.ServiceLocalOnly))
+		n.serve(1, to(1), loadbalancer.UDP, int(bpf.ServiceLocalOnly|bpf.ServiceDrop)) // other nodes have backends
 		n.serve(2, to(2), loadbalancer.UDP, int(bpf.ServiceDrop))
 		n.serve(3, to(3), loadbalancer.UDP, int(bpf.ServiceRanges), backend)
 		n.update(bpf.MapSourceRanges, bpf.NewSourceRangeKey(3, bpf.SourceRange{Prefix: netip.PrefixFrom(client[10-family], 0)}), uint32(1)) // of the other family

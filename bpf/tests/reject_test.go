@@ -22,7 +22,7 @@ func newRejecting(t *testing.T, family int, rate uint32) (n *node, service netip
 	n = newNodeWith(t, map[string]uint32{bpf.VariableVerdictEvents: 0, bpf.VariableRejectRate: rate}, nil)
 	n.surround()
 	service = on(balancer[family], 80)
-	n.serve(40, service, loadbalancer.TCP, 0)
+	n.serve(40, service, loadbalancer.TCP, int(bpf.ServiceLocalOnly)) // no other node has backends: ServiceDrop is not set
 	n.serve(41, service, loadbalancer.UDP, 0)
 	return n, service
 }

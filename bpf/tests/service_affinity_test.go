@@ -33,3 +33,29 @@ func TestPrivilegedService_AffinityOfScopes(t *testing.T) {
 		}
 	})
 }
+
+// A full map does not end the affinity of new clients: the client that was idle longest loses its entry.
+func TestPrivilegedService_FullAffinityMap_NewClientsGetAffinity(t *testing.T) {
+	t.Parallel()
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		const number = 1
+		from, service := on(client[family], 4000), on(balancer[family], 80)
+		n.serve(number, service, loadbalancer.UDP, 0, on(podA.addr(family), 8080), on(podB.addr(family), 8080))
+		address := loadbalancer.Address{Addr: service.Addr(), Port: service.Port(), Protocol: loadbalancer.UDP}
+		n.update(bpf.MapServices, bpf.NewServiceKey(address, bpf.ScopeExternal), bpf.Service{Id: number, First: number * 10, Count: 2, Affinity: 600,
+			Flags: bpf.ServiceAffinity | bpf.ServiceOutside})
+		affinity := n.maps[bpf.MapAffinity]
+		for i := range affinity.MaxEntries() {
+			n.update(bpf.MapAffinity, bpf.AffinityKey{Service: 2, Kind: 4, Client: [16]uint8{byte(i), byte(i >> 8), byte(i >> 16), 1}},
+				bpf.AffinityEntry{Backend: 20, Used: now(t)})
+		}
+		if got := n.run(bpf.NetdevIngress, ifUplink, coming(from, service).bytes(t)); got.action != actUnspec {
+			t.Fatalf("action %d", int32(got.action))
+		}
+		var entry bpf.AffinityEntry
+		key := bpf.AffinityKey{Service: number, Kind: uint32(family), Client: bpf.NewAddrKey(client[family]).Addr}
+		if err := affinity.Lookup(key, &entry); err != nil || entry.Backend/10 != number {
+			t.Errorf("the client has the affinity %+v, %v", entry, err)
+		}
+	})
+}

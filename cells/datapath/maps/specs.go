@@ -43,7 +43,7 @@ func newSpecs(c Config, agent agentconfig.Agent) (specs, error) {
 	for name, spec := range all {
 		out[name] = layout{spec, bpf.LayoutVersion(name), bpf.PreviousLayoutOf(name)}
 	}
-	for _, name := range []string{bpf.MapIpcache, bpf.MapCIDRs} { // the shadow map gets all entries too
+	for _, name := range []string{bpf.MapIpcache, bpf.MapCIDRs, bpf.MapAffinity} { // the shadow map gets all entries too
 		if l := out[name]; l.Former != nil {
 			l.Former.Spec.MaxEntries = l.MaxEntries
 		}
