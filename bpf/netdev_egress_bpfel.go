@@ -55,7 +55,9 @@ const (
 	netdevEgressMapEvents            = "events"
 	netdevEgressMapEventsLost        = "events_lost"
 	netdevEgressMapFlowWorks         = "flow_works"
+	netdevEgressMapFragRates         = "frag_rates"
 	netdevEgressMapFrags             = "frags"
+	netdevEgressMapFragsBurst        = "frags_burst"
 	netdevEgressMapIdentityClasses   = "identity_classes"
 	netdevEgressMapIpcache           = "ipcache"
 	netdevEgressMapIpcachePrefixes   = "ipcache_prefixes"
@@ -178,7 +180,9 @@ type netdevEgressMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
+	FragRates       *ebpf.MapSpec `ebpf:"frag_rates"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	FragsBurst      *ebpf.MapSpec `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
@@ -277,7 +281,9 @@ type netdevEgressMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
+	FragRates       *ebpf.Map `ebpf:"frag_rates"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	FragsBurst      *ebpf.Map `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
@@ -331,7 +337,9 @@ func (m *netdevEgressMaps) Close() error {
 		m.Events,
 		m.EventsLost,
 		m.FlowWorks,
+		m.FragRates,
 		m.Frags,
+		m.FragsBurst,
 		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,

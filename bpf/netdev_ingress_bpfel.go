@@ -42,7 +42,9 @@ const (
 	netdevIngressMapEvents             = "events"
 	netdevIngressMapEventsLost         = "events_lost"
 	netdevIngressMapFlowWorks          = "flow_works"
+	netdevIngressMapFragRates          = "frag_rates"
 	netdevIngressMapFrags              = "frags"
+	netdevIngressMapFragsBurst         = "frags_burst"
 	netdevIngressMapIdentityClasses    = "identity_classes"
 	netdevIngressMapIpcache            = "ipcache"
 	netdevIngressMapIpcachePrefixes    = "ipcache_prefixes"
@@ -173,7 +175,9 @@ type netdevIngressMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
+	FragRates       *ebpf.MapSpec `ebpf:"frag_rates"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	FragsBurst      *ebpf.MapSpec `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
@@ -280,7 +284,9 @@ type netdevIngressMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
+	FragRates       *ebpf.Map `ebpf:"frag_rates"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	FragsBurst      *ebpf.Map `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
@@ -338,7 +344,9 @@ func (m *netdevIngressMaps) Close() error {
 		m.Events,
 		m.EventsLost,
 		m.FlowWorks,
+		m.FragRates,
 		m.Frags,
+		m.FragsBurst,
 		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,

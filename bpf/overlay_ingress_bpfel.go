@@ -41,7 +41,9 @@ const (
 	overlayIngressMapEvents            = "events"
 	overlayIngressMapEventsLost        = "events_lost"
 	overlayIngressMapFlowWorks         = "flow_works"
+	overlayIngressMapFragRates         = "frag_rates"
 	overlayIngressMapFrags             = "frags"
+	overlayIngressMapFragsBurst        = "frags_burst"
 	overlayIngressMapIdentityClasses   = "identity_classes"
 	overlayIngressMapIpcache           = "ipcache"
 	overlayIngressMapIpcachePrefixes   = "ipcache_prefixes"
@@ -163,7 +165,9 @@ type overlayIngressMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
+	FragRates       *ebpf.MapSpec `ebpf:"frag_rates"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	FragsBurst      *ebpf.MapSpec `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
@@ -261,7 +265,9 @@ type overlayIngressMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
+	FragRates       *ebpf.Map `ebpf:"frag_rates"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	FragsBurst      *ebpf.Map `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
@@ -317,7 +323,9 @@ func (m *overlayIngressMaps) Close() error {
 		m.Events,
 		m.EventsLost,
 		m.FlowWorks,
+		m.FragRates,
 		m.Frags,
+		m.FragsBurst,
 		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,

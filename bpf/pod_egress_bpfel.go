@@ -582,7 +582,9 @@ const (
 	podEgressMapEvents              = "events"
 	podEgressMapEventsLost          = "events_lost"
 	podEgressMapFlowWorks           = "flow_works"
+	podEgressMapFragRates           = "frag_rates"
 	podEgressMapFrags               = "frags"
+	podEgressMapFragsBurst          = "frags_burst"
 	podEgressMapIdentityClasses     = "identity_classes"
 	podEgressMapIpcache             = "ipcache"
 	podEgressMapIpcachePrefixes     = "ipcache_prefixes"
@@ -728,7 +730,9 @@ type podEgressMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
+	FragRates       *ebpf.MapSpec `ebpf:"frag_rates"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	FragsBurst      *ebpf.MapSpec `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
@@ -838,7 +842,9 @@ type podEgressMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
+	FragRates       *ebpf.Map `ebpf:"frag_rates"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	FragsBurst      *ebpf.Map `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
@@ -897,7 +903,9 @@ func (m *podEgressMaps) Close() error {
 		m.Events,
 		m.EventsLost,
 		m.FlowWorks,
+		m.FragRates,
 		m.Frags,
+		m.FragsBurst,
 		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,

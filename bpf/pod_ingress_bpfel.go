@@ -42,7 +42,9 @@ const (
 	podIngressMapEvents              = "events"
 	podIngressMapEventsLost          = "events_lost"
 	podIngressMapFlowWorks           = "flow_works"
+	podIngressMapFragRates           = "frag_rates"
 	podIngressMapFrags               = "frags"
+	podIngressMapFragsBurst          = "frags_burst"
 	podIngressMapIdentityClasses     = "identity_classes"
 	podIngressMapIpcache             = "ipcache"
 	podIngressMapIpcachePrefixes     = "ipcache_prefixes"
@@ -163,7 +165,9 @@ type podIngressMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
+	FragRates       *ebpf.MapSpec `ebpf:"frag_rates"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	FragsBurst      *ebpf.MapSpec `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
@@ -260,7 +264,9 @@ type podIngressMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
+	FragRates       *ebpf.Map `ebpf:"frag_rates"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	FragsBurst      *ebpf.Map `ebpf:"frags_burst"`
 	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
@@ -312,7 +318,9 @@ func (m *podIngressMaps) Close() error {
 		m.Events,
 		m.EventsLost,
 		m.FlowWorks,
+		m.FragRates,
 		m.Frags,
+		m.FragsBurst,
 		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,

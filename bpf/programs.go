@@ -98,6 +98,8 @@ const (
 	MapCtFlows         = "ct_flows"
 	MapCtSignals       = "ct_signals"
 	MapFrags           = "frags"
+	MapFragsBurst      = "frags_burst"
+	MapFragRates       = "frag_rates"
 	MapServices        = "services"
 	MapServiceSlots    = "service_slots"
 	MapBackends        = "backends"

@@ -4,8 +4,11 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
+#include "clock.h"
+#include "endpoint.h"
 #include "flow.h"
 #include "l4.h"
+#include "rate.h"
 #include "reasons.h"
 
 struct frag_key {
@@ -33,6 +36,23 @@ struct {
 	__type(value, struct frag_entry);
 } frags SEC(".maps");
 
+/* First fragments beyond the rate of their endpoint. So an endpoint that sends many evicts no entry of the others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct frag_key);
+	__type(value, struct frag_entry);
+} frags_burst SEC(".maps");
+
+#define FRAG_RATE 64 /* first fragments of an endpoint in a tick in frags: fragments of a datagram arrive within a few ticks */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ENDPOINTS_MAX + 1);
+	__type(key, __u32); /* endpoint of frag_key; ENDPOINTS_MAX for sent packets of the node */
+	__type(value, struct rate);
+} frag_rates SEC(".maps");
+
 static __always_inline void frag_key_make(struct frag_key *key, const struct flow *flow)
 {
 	__builtin_memcpy(key->saddr, flow->from.addr, sizeof(key->saddr));
@@ -52,7 +72,7 @@ __attribute__((noinline)) int fragment_recall(struct flow *flow)
 	if (!flow)
 		return DROP(FILE_FRAGMENTS, REASON_FRAGMENT_UNKNOWN);
 	frag_key_make(&key, flow);
-	if (!(first = bpf_map_lookup_elem(&frags, &key)))
+	if (!(first = bpf_map_lookup_elem(&frags, &key)) && !(first = bpf_map_lookup_elem(&frags_burst, &key)))
 		return DROP(FILE_FRAGMENTS, REASON_FRAGMENT_UNKNOWN);
 	flow->l4.sport = first->sport;
 	flow->l4.dport = first->dport;
@@ -66,6 +86,7 @@ __attribute__((noinline)) int fragment_remember(const struct flow *flow)
 {
 	struct frag_entry first = {};
 	struct frag_key key;
+	__u32 slot;
 
 	if (!flow)
 		return 0;
@@ -74,5 +95,9 @@ __attribute__((noinline)) int fragment_remember(const struct flow *flow)
 	first.dport = flow->l4.dport;
 	first.role = flow->l4.role;
 	first.type = flow->l4.type;
-	return bpf_map_update_elem(&frags, &key, &first, BPF_ANY);
+	slot = flow->self < ENDPOINTS_MAX ? flow->self : ENDPOINTS_MAX;
+	if (!rate_exceeded(bpf_map_lookup_elem(&frag_rates, &slot), ct_now(), FRAG_RATE))
+		return bpf_map_update_elem(&frags, &key, &first, BPF_ANY);
+	bpf_map_delete_elem(&frags, &key); /* of an earlier datagram with this id, which fragment_recall would prefer */
+	return bpf_map_update_elem(&frags_burst, &key, &first, BPF_ANY);
 }

@@ -74,6 +74,24 @@ func TestPrivilegedFragments(t *testing.T) {
 	})
 }
 
+// A pod that sends many first fragments evicts no entry of another pod, and its own last ones are known.
+func TestPrivilegedFragments_FloodOfOnePod(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.ingress(podA, rule{level: bpf.PolicyPort, protocol: protoUDP, first: 53})
+		n.ingress(podB, rule{level: bpf.PolicyPort, protocol: protoUDP, first: 53})
+		quiet := sent(podB, podB.addr(family), podA.addr(family)).ports(5000, 53)
+		noisy := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 53)
+		n.passes(podB, quiet.part(t, 1, 0, true), actRedirect)
+		last := uint16(3 * n.maps[bpf.MapFrags].MaxEntries())
+		for id := range last + 1 {
+			n.passes(podA, noisy.part(t, id, 0, true), actRedirect)
+		}
+		n.passes(podB, quiet.part(t, 1, 10, false), actRedirect)
+		n.passes(podA, noisy.part(t, last, 10, false), actRedirect)
+	})
+}
+
 // Packets from the stack to a pod may be fragmented too, and the fragments of one pod do not match for another.
 func TestPrivilegedFragments_FromTheStack(t *testing.T) {
 	t.Parallel()

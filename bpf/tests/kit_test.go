@@ -137,7 +137,7 @@ func (n *node) as(t testing.TB) *node {
 }
 
 // testEntries are smaller sizes of maps whose creation for each test would take long.
-var testEntries = map[string]uint32{bpf.MapCtEst4: 1024, bpf.MapCtEst6: 1024, bpf.MapCtNew4: 1024, bpf.MapCtNew6: 1024, bpf.MapCtBurst4: 512, bpf.MapCtBurst6: 512, bpf.MapPolicy: 1024, bpf.MapFrags: 1024,
+var testEntries = map[string]uint32{bpf.MapCtEst4: 1024, bpf.MapCtEst6: 1024, bpf.MapCtNew4: 1024, bpf.MapCtNew6: 1024, bpf.MapCtBurst4: 512, bpf.MapCtBurst6: 512, bpf.MapPolicy: 1024, bpf.MapFrags: 1024, bpf.MapFragsBurst: 1024,
 	bpf.MapNat4: 65536, bpf.MapNat6: 32768}
 
 // newNode returns a node that reports no verdicts, so that drops are the only events.

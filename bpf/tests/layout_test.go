@@ -99,7 +99,7 @@ func TestLayout_MapsHoldTheTypes(t *testing.T) {
 		bpf.MapDatapath: {uint32(0), bpf.DatapathState{}}, bpf.MapPolicy: {bpf.PolicyKey{}, bpf.PolicyEntry{}},
 		bpf.MapPolicyRanges: {bpf.PolicyRangeKey{}, bpf.PolicyEntry{}}, bpf.MapCIDRs: {bpf.LpmKey{}, bpf.CIDR{}}, bpf.MapEpochs: {uint32(0), uint32(0)}, bpf.MapEpochShards: {uint32(0), uint32(0)},
 		bpf.MapCtEst4: {bpf.CtKey4{}, bpf.CtEntry{}}, bpf.MapCtEst6: {bpf.CtKey6{}, bpf.CtEntry{}}, bpf.MapCtNew4: {bpf.CtKey4{}, bpf.CtEntry{}},
-		bpf.MapNodes: {uint32(0), bpf.Node{}}, bpf.MapNodeAddrs: {bpf.AddrKey{}, bpf.NodeAddr{}}, bpf.MapCtNew6: {bpf.CtKey6{}, bpf.CtEntry{}}, bpf.MapCtFlows: {uint32(0), uint32(0)}, bpf.MapNatFlows: {uint32(0), bpf.NatCount{}}, bpf.MapNatTotals: {uint32(0), bpf.NatCount{}}, bpf.MapFrags: {bpf.FragKey{}, bpf.FragEntry{}},
+		bpf.MapNodes: {uint32(0), bpf.Node{}}, bpf.MapNodeAddrs: {bpf.AddrKey{}, bpf.NodeAddr{}}, bpf.MapCtNew6: {bpf.CtKey6{}, bpf.CtEntry{}}, bpf.MapCtFlows: {uint32(0), uint32(0)}, bpf.MapNatFlows: {uint32(0), bpf.NatCount{}}, bpf.MapNatTotals: {uint32(0), bpf.NatCount{}}, bpf.MapFrags: {bpf.FragKey{}, bpf.FragEntry{}}, bpf.MapFragsBurst: {bpf.FragKey{}, bpf.FragEntry{}},
 	} {
 		m := specs[name]
 		if uintptr(m.KeySize) != reflect.TypeOf(c.key).Size() || uintptr(m.ValueSize) != reflect.TypeOf(c.value).Size() {

@@ -58,6 +58,8 @@ func TestMapSpecs_MatchContract(t *testing.T) {
 		bpf.MapCtSignals:       {ebpf.RingBuf, 0, 0},
 		bpf.MapVerdictTokens:   {ebpf.Array, 4, 16},
 		bpf.MapFrags:           {ebpf.LRUHash, 40, 8},
+		bpf.MapFragsBurst:      {ebpf.LRUHash, 40, 8},
+		bpf.MapFragRates:       {ebpf.Array, 4, 8},
 		bpf.MapServices:        {ebpf.Hash, 24, 28},
 		bpf.MapServiceSlots:    {ebpf.Array, 4, 4},
 		bpf.MapBackends:        {ebpf.Hash, 4, 24},
