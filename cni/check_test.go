@@ -92,16 +92,27 @@ func TestPrivilegedCheck_BadInput(t *testing.T) {
 	n.requireError(check("c1", p, result), 11, n.agent.socket())
 }
 
-func TestPrivilegedStatus(t *testing.T) {
+// A full range fails ADD only. A STATUS that fails makes the node not ready, and Kubernetes then evicts its pods.
+func TestPrivilegedStatus_FullRange_Succeeds(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	n.agent.set(func() {
+		n.agent.fail = func(method, path string) (int, string) {
+			if method == "POST" && path == "/v1/ipam" {
+				return 502, "range is full"
+			}
+			return 0, ""
+		}
+	})
+	n.requireError(add("c1", p), 11, "range is full")
+	n.must(call{command: "STATUS"})
+}
+
+func TestPrivilegedStatus_NoAgent_Fails(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.must(call{command: "STATUS"})
-	n.agent.set(func() {
-		n.agent.ipam = "IPv4: 254/254 allocated from 10.9.0.0/24, IPv6: 3/65534 allocated from fd09::/112"
-	})
-	n.requireError(call{command: "STATUS"}, 50, "no address is left", "254/254")
-	n.agent.stop()
-	n.requireError(call{command: "STATUS"}, 50, n.agent.socket(), "waggle-agent")
+	n.requireError(call{command: "STATUS", extra: `,"state-dir":"/nowhere"`}, 50, "/nowhere/waggle.sock", "waggle-agent")
 }
 
 func TestPrivilegedGC_DeletesUnlistedAttachments(t *testing.T) {
@@ -197,18 +208,5 @@ func TestPrivilegedGC_AgentAbsent(t *testing.T) {
 	}
 	if got := strings.Join(n.links(), ";"); got != groupOf("c2", 0, podlink.Group) {
 		t.Errorf("links: %s", got)
-	}
-}
-
-func TestExhausted(t *testing.T) {
-	t.Parallel()
-	for status, want := range map[string]bool{
-		"": false, "IPv4: 5/254 allocated from 10.0.0.0/24": false, "IPv4: 254/254 allocated from 10.0.0.0/24": true,
-		"IPv4: 1/254 allocated from 10.0.0.0/24, IPv6: 14/14 allocated from fd00::/124": true,
-		"IPv6: 7/2^64 allocated from fd00::/64":                                         false, "allocated": false, "x allocated": false,
-	} {
-		if got := exhausted(status); got != want {
-			t.Errorf("%q: %v, want %v", status, got, want)
-		}
 	}
 }

@@ -26,7 +26,6 @@ type fakeAgent struct {
 	ipv4      bool
 	ipv6      bool
 	state     models.AgentState
-	ipam      string // status of healthz
 	health    models.EndpointHealthStatus
 	next      int
 	mtu       int               // of links
@@ -44,7 +43,7 @@ func newFakeAgent(t testing.TB, stateDir string) *fakeAgent {
 	t.Helper()
 	a := &fakeAgent{stateDir: stateDir, ipv4: true, ipv6: true, mtu: 1450, addresses: map[string]string{},
 		endpoints: map[string]models.EndpointChangeRequest{}, health: models.EndpointHealthStatusOK,
-		state: models.AgentState{State: models.AgentStateStateReady}, ipam: "IPv4: 3/254 allocated from 10.9.0.0/24"}
+		state: models.AgentState{State: models.AgentStateStateReady}}
 	a.start(t)
 	t.Cleanup(a.stop)
 	return a
@@ -62,7 +61,6 @@ func (a *fakeAgent) start(t testing.TB) {
 	mux.HandleFunc("GET /v1/config", a.getConfig)
 	mux.HandleFunc("POST /v1/ipam", a.postIPAM)
 	mux.HandleFunc("DELETE /v1/ipam/{ip}", a.deleteIP)
-	mux.HandleFunc("GET /v1/healthz", a.getHealthz)
 	mux.HandleFunc("PUT /v1/endpoint/{id}", a.putEndpoint)
 	mux.HandleFunc("GET /v1/endpoint", a.getEndpoints)
 	mux.HandleFunc("DELETE /v1/endpoint/{id}", a.deleteEndpoint)
@@ -159,15 +157,6 @@ func (a *fakeAgent) deleteIP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	delete(a.addresses, r.PathValue("ip"))
-}
-
-// getHealthz rejects requests for the whole status: in a large cluster it has megabytes.
-func (a *fakeAgent) getHealthz(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Prefer") != "return=minimal" {
-		respond(w, 500, "the plugin asked for the whole status")
-		return
-	}
-	respond(w, 200, models.StatusResponse{IPAM: models.IPAMStatus{Status: a.ipam}})
 }
 
 func (a *fakeAgent) putEndpoint(w http.ResponseWriter, r *http.Request) {

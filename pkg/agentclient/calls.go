@@ -19,7 +19,7 @@ type Client struct {
 	dial   dial
 }
 
-// minimal asks the agent to omit what the plugin does not read (RFC 7240). Agents of previous releases omit it only from the configuration.
+// minimal asks the agent to omit what the plugin does not read (RFC 7240).
 const minimal = "Prefer: return=minimal\r\n"
 
 // New returns a client for the agent behind a socket. It opens no connection before the first call.
@@ -43,17 +43,6 @@ func (c *Client) PodConfig(ctx context.Context) (*PodConfig, error) {
 	}
 	err := c.call(ctx, "get the configuration", request{method: "GET", target: "/v1/config", header: minimal}, &config)
 	return &config.Status, err
-}
-
-// IPAMStatus returns the number of used addresses of each family, such as "IPv4: 254/254 allocated from 10.0.0.0/24, IPv6: ...".
-func (c *Client) IPAMStatus(ctx context.Context) (string, error) {
-	var status struct {
-		IPAM struct {
-			Status string `json:"status"`
-		} `json:"ipam"`
-	}
-	err := c.call(ctx, "get the status", request{method: "GET", target: "/v1/healthz", header: minimal}, &status)
-	return status.IPAM.Status, err
 }
 
 // Status returns the health of the agent; brief asks for the overall status only.

@@ -75,7 +75,6 @@ func TestCalls_SendExpectedRequest(t *testing.T) {
 	for want, call := range map[string]func() error{
 		"GET /v1/config return=minimal":           func() error { _, err := c.PodConfig(t.Context()); return err },
 		"GET /v1/healthz ":                        func() error { _, err := c.Status(t.Context(), false); return err },
-		"GET /v1/healthz return=minimal":          func() error { _, err := c.IPAMStatus(t.Context()); return err },
 		"GET /v1/endpoint ":                       func() error { _, err := c.Attachments(t.Context()); return err },
 		"POST /v1/ipam true":                      func() error { _, err := c.AllocateIP(t.Context(), ""); return err },
 		"POST /v1/ipam?owner=a%2Fb%0D%0Ax+y true": func() error { _, err := c.AllocateIP(t.Context(), "a/b\r\nx y"); return err },

@@ -103,7 +103,7 @@ var (
 	stopBudget        = figures.Within(5 * time.Second)
 	secondStopBudget  = figures.Within(time.Second)
 	addNoAgentBudget  = figures.Within(6 * time.Second) // ADD waits 5 s for an agent that is absent
-	delNoAgentBudget  = figures.Within(2 * time.Second) // DEL and STATUS do not wait
+	delNoAgentBudget  = figures.Within(2 * time.Second) // DEL does not wait
 	addReplacedBudget = figures.Within(5 * time.Second)
 	instantBudget     = figures.Within(20 * time.Millisecond)
 	lostBudget        = figures.AtMost(figures.Value{Number: 0, Unit: "datagrams"})

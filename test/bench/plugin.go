@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// absentAgent measures the plugin's response times without a running agent: ADD waits for an agent that is being replaced and then fails, STATUS fails and
-// DEL succeeds immediately.
+// absentAgent measures the plugin's response times without a running agent: ADD waits for an agent that is being replaced and then fails, DEL succeeds
+// immediately.
 func (b *bench) absentAgent(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -28,7 +28,7 @@ func (b *bench) absentAgent(ctx context.Context) error {
 	if err := node.StopAgent(ctx); err != nil {
 		return err
 	}
-	var adds, statuses, dels []time.Duration
+	var adds, dels []time.Duration
 	for i := range b.atMost(3) {
 		pod, err := node.NewPod(fmt.Sprintf("refused-%d", i))
 		if err != nil {
@@ -40,13 +40,6 @@ func (b *bench) absentAgent(ctx context.Context) error {
 		}
 		adds = append(adds, took)
 	}
-	for range pods {
-		took, err := timed(func() error { return pluginStatus(ctx, node) })
-		if err == nil {
-			return errors.New("STATUS succeeds without an agent")
-		}
-		statuses = append(statuses, took)
-	}
 	for _, pod := range pods {
 		took, err := timed(func() error { return pod.Detach(ctx) })
 		if err != nil {
@@ -55,17 +48,6 @@ func (b *bench) absentAgent(ctx context.Context) error {
 		dels = append(dels, took)
 	}
 	b.promised("ADD without an agent, until the plugin reports the failure", adds, addNoAgentBudget)
-	b.promised("STATUS without an agent", statuses, delNoAgentBudget)
 	b.promised("DEL without an agent", dels, delNoAgentBudget)
 	return nil
-}
-
-func pluginStatus(ctx context.Context, node *nodekit.Node) error {
-	return node.Do(func() error {
-		cni, conf, err := node.CNI("1.1.0")
-		if err != nil {
-			return err
-		}
-		return cni.GetStatusNetworkList(ctx, conf)
-	})
 }

@@ -22,15 +22,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// GetHealthz returns the status of the agent. With the header "Prefer: return=minimal" (RFC 7240) it is the brief status and the number of used addresses: the
-// CNI plugin needs only these, a runtime calls it every few seconds, and in a large cluster the whole status has megabytes.
-func (a *api) GetHealthz(w http.ResponseWriter, r *http.Request, p models.GetHealthzParams) {
-	txn, k8s, minimal := a.DB.ReadTxn(), p.RequireK8SConnectivity, prefersMinimal(r)
-	s := a.status(txn, k8s == nil || *k8s, minimal || or(p.Brief))
-	if minimal {
-		s.IPAM.Status = a.ipamSummary(txn)
-	}
-	respond(w, http.StatusOK, s)
+// GetHealthz returns the status of the agent.
+func (a *api) GetHealthz(w http.ResponseWriter, _ *http.Request, p models.GetHealthzParams) {
+	k8s := p.RequireK8SConnectivity
+	respond(w, http.StatusOK, a.status(a.DB.ReadTxn(), k8s == nil || *k8s, or(p.Brief)))
 }
 
 // status returns the status of the agent, and unless brief is set the status of each of its parts. With withKubernetes, a source of Kubernetes objects that is
