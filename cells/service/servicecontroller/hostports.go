@@ -49,7 +49,7 @@ func (w *world) hostPortService(name string, p *k8s.Pod) *model {
 	if !found {
 		return nil
 	}
-	m.arrange()
+	b.arrange()
 	return m
 }
 
