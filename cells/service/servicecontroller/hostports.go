@@ -64,6 +64,10 @@ func (b *builder) hostPort(p *k8s.Pod, h *k8s.HostPort) {
 		b.problem("host port %d: lies in --node-port-range, which is reserved for Services", h.Port)
 		return
 	}
+	if owner := b.ports[portOf{h.Port, protocol}]; owner != "" {
+		b.problem("host port %d/%s: is the port of %s on this node", h.Port, protocol, owner)
+		return
+	}
 	if h.Addr.IsValid() && !h.Addr.IsLoopback() && !b.isOwn(h.Addr) {
 		b.problem("host port %d: hostIP %s is not an address of this node", h.Port, h.Addr)
 		return
