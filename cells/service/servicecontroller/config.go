@@ -54,7 +54,7 @@ type rules struct {
 	externalClusterIP bool
 	drop              bool
 	ranges            []netip.Prefix    // of ClusterIPs; none for a family with the value auto
-	ports             map[portOf]string // ports of the node that external IPs must not use, with their owners
+	ports             map[portOf]string // ports of the node that external IPs and host ports must not use, with their owners
 }
 
 func newRules(c Config, a agentconfig.Agent, l agentconfig.Listeners) (rules, error) {

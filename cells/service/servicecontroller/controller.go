@@ -232,9 +232,7 @@ func (c *controller) compute(txn statedb.ReadTxn, w *world, name string, r *rost
 	for slice := range c.Slices.List(txn, k8s.EndpointSlicesByService(name)) {
 		m.slices = append(m.slices, slice)
 	}
-	if r.fits(w, s, len(m.groups)) {
-		m.follow(w, r)
-	} else {
+	if !r.fits(w, s, len(m.groups)) || !m.follow(w, r) {
 		m.gather(w)
 	}
 	return m

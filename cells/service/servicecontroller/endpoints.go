@@ -190,17 +190,29 @@ func stateOf(s *k8s.Service, e *k8s.SliceEndpoint) backends.State {
 	return backends.NotReady
 }
 
-// read appends the endpoints of a slice that are behind the port of a group, in their order.
-func (w *world) read(list []endpoint, m *model, g *group, slice *k8s.EndpointSlice) []endpoint {
-	number := uint16(0)
-	for i := range slice.Ports {
-		if o := &slice.Ports[i]; o.Name == g.port && o.Protocol == g.protocol.String() {
-			number = o.Port
+// portName identifies a port of a slice, and the port of a service that it is behind.
+type portName struct{ name, protocol string }
+
+// readAll appends the endpoints of slices to a list of each group.
+func (w *world) readAll(m *model, all []*k8s.EndpointSlice, list func(*group) *[]endpoint) {
+	numbers := map[portName]uint16{}
+	for _, slice := range all {
+		clear(numbers)
+		for i := range slice.Ports {
+			o := &slice.Ports[i]
+			numbers[portName{o.Name, o.Protocol}] = o.Port
+		}
+		for _, g := range m.groups {
+			if number := numbers[portName{g.port, g.protocol.String()}]; number != 0 {
+				l := list(g)
+				*l = w.read(*l, m, g, slice, number)
+			}
 		}
 	}
-	if number == 0 {
-		return list
-	}
+}
+
+// read appends the endpoints of a slice that are behind the port of a group, in their order. number is the port of the slice.
+func (w *world) read(list []endpoint, m *model, g *group, slice *k8s.EndpointSlice, number uint16) []endpoint {
 	list = slices.Grow(list, len(slice.Endpoints))
 	for i := range slice.Endpoints {
 		e := &slice.Endpoints[i]

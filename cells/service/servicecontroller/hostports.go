@@ -49,7 +49,7 @@ func (w *world) hostPortService(name string, p *k8s.Pod) *model {
 	if !found {
 		return nil
 	}
-	m.arrange()
+	b.arrange()
 	return m
 }
 
@@ -62,6 +62,10 @@ func (b *builder) hostPort(p *k8s.Pod, h *k8s.HostPort) {
 	}
 	if b.agent.NodePort(h.Port) {
 		b.problem("host port %d: lies in --node-port-range, which is reserved for Services", h.Port)
+		return
+	}
+	if owner := b.ports[portOf{h.Port, protocol}]; owner != "" {
+		b.problem("host port %d/%s: is the port of %s on this node", h.Port, protocol, owner)
 		return
 	}
 	if h.Addr.IsValid() && !h.Addr.IsLoopback() && !b.isOwn(h.Addr) {

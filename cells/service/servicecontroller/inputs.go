@@ -41,7 +41,7 @@ type inputs struct {
 type worldRevision struct {
 	self       *k8s.Node // nil without a row of this node
 	addresses  statedb.Revision
-	apiServers [3]statedb.Revision
+	apiServers [2]statedb.Revision
 }
 
 // newInputs subscribes to the tables. The first [inputs.read] handles all existing rows.

@@ -1,12 +1,12 @@
 package servicecontroller
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
@@ -22,7 +22,7 @@ type model struct {
 	object   *k8s.Service // nil for a host port
 	slices   []*k8s.EndpointSlice
 	groups   []*group // one for each port and family
-	claims   []claim  // sorted, one for each address
+	claims   []claim  // sorted, one for each address; at most maxClaims
 	external []netip.Addr
 	placed   bool // it depends on addresses of this node
 	maglev   bool // external clients use a Maglev table
@@ -31,7 +31,14 @@ type model struct {
 	problems map[string]struct{}
 	roster   *roster // the groups have only the changes since this roster; nil when they have all endpoints
 	read     int     // number of endpoints read from slices
+	size     int     // number of endpoints of the slices behind all groups
 }
+
+// Limits of one service. Its rows are in one commit, and tenants choose the number of ports, addresses and endpoints.
+const (
+	maxClaims  = bpf.ServicesMax / 4 // also of groups
+	maxMembers = bpf.ServicesMax     // of all groups together, so 10,000 endpoints may be behind six ports
+)
 
 // foreign reports whether the service gets no row.
 func (m *model) foreign() bool { return m.row.Type == "" }
@@ -104,7 +111,7 @@ func (w *world) service(name string, s *k8s.Service, wanted *serviceannotations.
 		}
 	}
 	b.otherFamilies()
-	m.arrange()
+	b.arrange()
 	return m
 }
 
@@ -128,6 +135,7 @@ type builder struct {
 	only    frontends.Kind // empty for all kinds
 	is4     bool           // the current family
 	ips     []external     // allowed external addresses of the current family
+	lists   [5][]claim     // by precedence of their kind
 }
 
 // external is an address of a load balancer or an external IP.
@@ -195,9 +203,13 @@ func (b *builder) port(p *k8s.ServicePort) {
 		b.problem("port %d: %v", p.Port, err)
 		return
 	}
+	if len(b.groups) == maxClaims {
+		b.limited()
+		return
+	}
 	s, g := b.service, b.group(p.Name, protocol)
-	add := func(kind frontends.Kind, addr netip.Addr, number uint16) {
-		b.claim(claim{Address: loadbalancer.Address{Addr: addr, Port: number, Protocol: protocol}, kind: kind, port: p.Name, group: g})
+	add := func(kind frontends.Kind, addr netip.Addr, number uint16) (fits bool) {
+		return b.claim(claim{Address: loadbalancer.Address{Addr: addr, Port: number, Protocol: protocol}, kind: kind, port: p.Name, group: g})
 	}
 	if b.has(frontends.ClusterIP) {
 		for _, ip := range s.ClusterIPs {
@@ -212,7 +224,9 @@ func (b *builder) port(p *k8s.ServicePort) {
 			b.problem("%s %s: %s", e.kind, at, why)
 			continue
 		}
-		add(e.kind, e.Addr, p.Port)
+		if !add(e.kind, e.Addr, p.Port) {
+			break // the rest has no higher precedence
+		}
 	}
 	if p.NodePort == 0 || s.Type != typeNodePort && s.Type != typeLB || !b.has(frontends.NodePort) {
 		return
@@ -251,8 +265,13 @@ func (b *builder) group(port string, protocol loadbalancer.Protocol) *group {
 	return g
 }
 
-// claim adds a claim, and sets its clients and endpoints.
-func (b *builder) claim(cl claim) {
+// claim adds a claim, and sets its clients and endpoints. It returns false if the service already has the maximum number of claims of this kind.
+func (b *builder) claim(cl claim) bool {
+	list := &b.lists[order(cl.kind)]
+	if len(*list) == maxClaims {
+		b.limited()
+		return false
+	}
 	cl.loopback = cl.Addr.IsLoopback()
 	cl.outside = !cl.loopback
 	cl.localOnly = b.row.ExternalLocal && !cl.loopback // clients of the loopback address are on this node
@@ -261,7 +280,12 @@ func (b *builder) claim(cl claim) {
 	} else {
 		cl.twoScopes = cl.localOnly
 	}
-	b.claims = append(b.claims, cl)
+	*list = append(*list, cl)
+	return true
+}
+
+func (m *model) limited() {
+	m.problem("frontends: more than %d; ClusterIPs have priority, then node ports, load balancer addresses and external IPs", maxClaims)
 }
 
 // pools returns the ids of the backends that take new connections: outer for all clients or for external clients, and inner for clients on this node if they
@@ -282,12 +306,15 @@ func (cl *claim) drops() bool {
 	return cl.localOnly && len(cl.group.local) == 0 && len(cl.group.cluster) > 0
 }
 
-// arrange sorts claims by address, and keeps for each address the claim of the best kind.
-func (m *model) arrange() {
-	slices.SortStableFunc(m.claims, func(a, b claim) int {
-		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(order(a.kind), order(b.kind)))
-	})
-	m.claims = slices.CompactFunc(m.claims, func(a, b claim) bool { return a.Address == b.Address })
+// arrange takes claims in the precedence of their kinds up to the maximum, sorts them by address, and keeps for each address the claim of the best kind.
+func (b *builder) arrange() {
+	all := slices.Concat(b.lists[:]...)
+	if len(all) > maxClaims {
+		b.limited()
+		all = all[:maxClaims]
+	}
+	slices.SortStableFunc(all, func(a, b claim) int { return a.Address.Compare(b.Address) })
+	b.claims = slices.CompactFunc(all, func(a, b claim) bool { return a.Address == b.Address })
 }
 
 // endpoints merges the endpoints of all groups: the best of each address.
@@ -305,6 +332,7 @@ func (m *model) endpoints() []endpoint {
 // count sets the fields of the row that depend on all members.
 func (m *model) count() {
 	var ready []string
+	var lists [][]uint32
 	for _, g := range m.groups {
 		ids := make([]uint32, len(g.members))
 		for i := range g.members {
@@ -313,14 +341,29 @@ func (m *model) count() {
 				ready = append(ready, e.who)
 			}
 		}
-		m.row.Backends = union(m.row.Backends, ids)
+		if len(ids) > 0 {
+			lists = append(lists, ids)
+		}
 	}
+	m.row.Backends = union(lists)
 	slices.Sort(ready)
 	m.row.LocalReady = len(slices.Compact(ready))
 }
 
-// union merges two ascending lists of ids. It may return one of them.
-func union(a, b []uint32) []uint32 {
+// union merges ascending lists of ids, in pairs because there may be thousands of ports. It may return one of the lists.
+func union(lists [][]uint32) []uint32 {
+	switch len(lists) {
+	case 0:
+		return nil
+	case 1:
+		return lists[0]
+	}
+	half := len(lists) / 2
+	return merge(union(lists[:half]), union(lists[half:]))
+}
+
+// merge merges two ascending lists of ids. It may return one of them.
+func merge(a, b []uint32) []uint32 {
 	switch {
 	case len(b) == 0:
 		return a

@@ -359,13 +359,13 @@ func (p *plan) patchBackend(service string, x *patch) (err error) {
 // keepRoster keeps the members of a service with many endpoints.
 func (p *plan) keepRoster(name string, m *model) {
 	delete(p.rosters, name)
-	r := &roster{service: m.object, world: p.world, slices: m.slices, placed: m.placed}
+	r := &roster{service: m.object, world: p.world, slices: m.slices, placed: m.placed, size: m.size}
 	count := 0
 	for _, g := range m.groups {
 		r.members = append(r.members, g.members)
 		count += len(g.members)
 	}
-	if count >= p.many && !m.unusable {
+	if count >= p.many && len(m.groups) <= maxGroups && m.size <= maxMembers && !m.unusable {
 		p.rosters[name] = r
 	}
 }

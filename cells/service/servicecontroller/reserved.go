@@ -31,9 +31,6 @@ func reservedPorts(a agentconfig.Agent, listeners []agentconfig.Listener) map[po
 	return all
 }
 
-// kubernetesService is the Service of the API server.
-const kubernetesService = "default/kubernetes"
-
 // reserves returns the reason why an external IP must not use a port, or the empty string. The right to create Services suffices to name external IPs, and a
 // process that listens on the node gets no connection to a port that a Service has there. Health check node ports are allocated in --node-port-range.
 func (w *world) reserves(a loadbalancer.Address) string {
@@ -50,7 +47,7 @@ func (w *world) reserves(a loadbalancer.Address) string {
 	return ""
 }
 
-// apiServersOf returns the addresses of API servers: the servers of the agent whose URL has an IP address, and the endpoints of the API server's Service.
+// apiServersOf returns the addresses of API servers: the servers of the agent whose URL has an IP address, and the endpoints of [k8s.APIServerSlice].
 func (in *inputs) apiServersOf(txn statedb.ReadTxn) map[loadbalancer.Address]bool {
 	all := map[loadbalancer.Address]bool{}
 	for s := range in.APIServers.All(txn) {
@@ -66,13 +63,15 @@ func (in *inputs) apiServersOf(txn statedb.ReadTxn) map[loadbalancer.Address]boo
 			all[loadbalancer.Address{Addr: at.Addr().Unmap(), Port: at.Port(), Protocol: loadbalancer.TCP}] = true
 		}
 	}
-	for slice := range in.Slices.List(txn, k8s.EndpointSlicesByService(kubernetesService)) {
-		for i := range slice.Endpoints {
-			for _, addr := range slice.Endpoints[i].Addrs {
-				for j := range slice.Ports {
-					if protocol, err := loadbalancer.ParseProtocol(slice.Ports[j].Protocol); err == nil {
-						all[loadbalancer.Address{Addr: addr, Port: slice.Ports[j].Port, Protocol: protocol}] = true
-					}
+	slice, _, found := in.Slices.Get(txn, k8s.APIServerSlice)
+	if !found {
+		return all
+	}
+	for i := range slice.Endpoints {
+		for _, addr := range slice.Endpoints[i].Addrs {
+			for j := range slice.Ports {
+				if protocol, err := loadbalancer.ParseProtocol(slice.Ports[j].Protocol); err == nil {
+					all[loadbalancer.Address{Addr: addr, Port: slice.Ports[j].Port, Protocol: protocol}] = true
 				}
 			}
 		}
@@ -80,17 +79,11 @@ func (in *inputs) apiServersOf(txn statedb.ReadTxn) map[loadbalancer.Address]boo
 	return all
 }
 
-// apiServerRevision returns the revision of the table api-servers, the newest revision of the slices that [inputs.apiServersOf] reads, and the number of these
-// slices.
-func (in *inputs) apiServerRevision(txn statedb.ReadTxn, changed *statedb.WatchSet) (newest [3]statedb.Revision) {
+// apiServerRevision returns the revisions of the table api-servers and of the slice that [inputs.apiServersOf] reads, 0 without the slice.
+func (in *inputs) apiServerRevision(txn statedb.ReadTxn, changed *statedb.WatchSet) [2]statedb.Revision {
 	_, more := in.APIServers.AllWatch(txn)
 	changed.Add(more)
-	slices, more := in.Slices.ListWatch(txn, k8s.EndpointSlicesByService(kubernetesService))
+	_, revision, more, _ := in.Slices.GetWatch(txn, k8s.APIServerSlice)
 	changed.Add(more)
-	newest[0] = in.APIServers.Revision(txn)
-	for _, revision := range slices {
-		newest[1] = max(newest[1], revision)
-		newest[2]++ // detects a deleted slice
-	}
-	return newest
+	return [2]statedb.Revision{in.APIServers.Revision(txn), revision}
 }

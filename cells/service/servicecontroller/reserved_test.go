@@ -69,6 +69,42 @@ func TestExternalIPs_ReservedPorts(t *testing.T) {
 	}
 }
 
+// TestExternalIPs_SliceOfAnotherUser: only the slice "kubernetes" has the addresses of API servers, because users may create slices with the label of its
+// Service, which would withdraw the external IPs of other Services.
+func TestExternalIPs_SliceOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	s := outer("a", "web", "10.96.0.1", "192.0.2.1", 1)
+	slice := &k8s.EndpointSlice{Namespace: "default", Name: "kubernetes-x", Service: "kubernetes", AddressType: "IPv4",
+		Endpoints: []k8s.SliceEndpoint{{Addrs: ips("192.0.2.1"), Ready: true}}, Ports: []k8s.SlicePort{{Name: "https", Protocol: "TCP", Port: 80}}}
+	b.insert(s, slice)
+	b.state(sources.Synced)
+	b.step()
+	b.expect("a slice of another user", b.problemsOf("a/web"), "")
+	ofServers := *slice
+	ofServers.Name = "kubernetes"
+	b.insert(&ofServers)
+	b.step()
+	b.expect("the slice of API servers", b.problemsOf("a/web"), "ExternalIPs 192.0.2.1:80/TCP: belongs to the API server")
+	b.remove(&ofServers)
+	b.step()
+	b.expect("it is removed", b.problemsOf("a/web"), "")
+}
+
+// TestHostPort_ReservedPorts: a pod does not get a port on which the kubelet or the agent listens.
+func TestHostPort_ReservedPorts(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	b.insert(nodeaddresses.Address{Addr: netip.MustParseAddr("10.0.0.1"), Device: "eth0", NodePort: true},
+		&k8s.Pod{Namespace: "a", Name: "p", UID: "u", Phase: "Running", PodIPs: ips("10.1.0.1"), HostPorts: []k8s.HostPort{
+			{Protocol: "TCP", Port: 10250, Container: 80}, {Protocol: "UDP", Port: 10250, Container: 80}, {Protocol: "TCP", Port: 9962, Container: 80}}})
+	b.state(sources.Synced)
+	b.step()
+	b.expect("owners", b.owners(), "10.0.0.1:10250/UDP HostPort a/p:host-port/u/10250[], 127.0.0.1:10250/UDP HostPort a/p:host-port/u/10250[]")
+	b.expect("kubelet", b.problemsOf("a/p:host-port/u/10250"), "host port 10250/TCP: is the port of the kubelet on this node")
+	b.expect("agent", b.problemsOf("a/p:host-port/u/9962"), "host port 9962/TCP: is the port of --prometheus-serve-addr on this node")
+}
+
 // TestNewListener_ReadsThePort: the port is parsed from an address in the syntax of flags.
 func TestNewListener_ReadsThePort(t *testing.T) {
 	t.Parallel()

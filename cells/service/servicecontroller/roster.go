@@ -1,6 +1,7 @@
 package servicecontroller
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
@@ -14,49 +15,113 @@ type roster struct {
 	slices  []*k8s.EndpointSlice // from which the members were made
 	members [][]member           // by group
 	placed  bool                 // an endpoint depends on the addresses of this node
+	size    int                  // number of endpoints of the slices behind all groups
 }
+
+// maxGroups is the maximum number of groups of a service with a roster: each changed endpoint of a roster has data about all groups.
+const maxGroups = 8
 
 // fits reports whether a roster is valid for a service in a world, except for changed slices.
 func (r *roster) fits(w *world, s *k8s.Service, groups int) bool {
 	return r != nil && r.service == s && len(r.members) == groups && r.world.zone == w.zone && r.world.sameAddresses(w)
 }
 
-// follow compares the slices with the slices of a roster, and reads the added and the removed ones.
-func (m *model) follow(w *world, r *roster) {
-	m.roster, m.placed = r, m.placed || r.placed
-	before, now := map[*k8s.EndpointSlice]bool{}, map[*k8s.EndpointSlice]bool{}
-	for _, slice := range r.slices {
-		before[slice] = true
+// follow compares the slices with the slices of a roster, and reads the added and the removed ones. It returns false, without any change, if the slices exceed
+// the limit of endpoints.
+func (m *model) follow(w *world, r *roster) bool {
+	removed, added := missing(r.slices, m.slices), missing(m.slices, r.slices)
+	size := r.size - m.sizeOf(removed) + m.sizeOf(added)
+	if size > maxMembers {
+		return false
 	}
-	for _, slice := range m.slices {
-		now[slice] = true
-	}
+	m.roster, m.placed, m.size = r, m.placed || r.placed, size
+	w.readAll(m, removed, func(g *group) *[]endpoint { return &g.removed })
+	w.readAll(m, added, func(g *group) *[]endpoint { return &g.added })
 	for _, g := range m.groups {
-		for _, slice := range r.slices {
-			if !now[slice] {
-				g.removed = w.read(g.removed, m, g, slice)
-			}
-		}
-		for _, slice := range m.slices {
-			if !before[slice] {
-				g.added = w.read(g.added, m, g, slice)
-			}
-		}
 		slices.SortStableFunc(g.removed, better)
 		slices.SortStableFunc(g.added, better)
 	}
+	return true
 }
 
-// gather reads all slices.
+// missing returns the slices of a list that another list does not have.
+func missing(list, other []*k8s.EndpointSlice) (only []*k8s.EndpointSlice) {
+	has := make(map[*k8s.EndpointSlice]bool, len(other))
+	for _, slice := range other {
+		has[slice] = true
+	}
+	for _, slice := range list {
+		if !has[slice] {
+			only = append(only, slice)
+		}
+	}
+	return only
+}
+
+// gather reads all slices, up to the limit of endpoints.
 func (m *model) gather(w *world) {
-	m.roster = nil
+	m.roster, m.size = nil, m.sizeOf(m.slices)
+	all := m.slices
+	if m.size > maxMembers {
+		m.problem("endpoints: more than %d behind all ports; each port has those with the lowest addresses", maxMembers)
+		all = lowest(all, maxMembers/len(m.groups))
+	}
 	for _, g := range m.groups {
 		g.removed, g.added = nil, nil
-		for _, slice := range m.slices {
-			g.endpoints = w.read(g.endpoints, m, g, slice)
-		}
+	}
+	w.readAll(m, all, func(g *group) *[]endpoint { return &g.endpoints })
+	for _, g := range m.groups {
 		g.endpoints = best(g.endpoints)
 	}
+}
+
+// sizeOf returns the number of endpoints behind all groups if each slice has the ports of all groups.
+func (m *model) sizeOf(list []*k8s.EndpointSlice) (size int) {
+	ipv4, ipv6 := 0, 0
+	for _, slice := range list {
+		for i := range slice.Endpoints {
+			switch addrs := slice.Endpoints[i].Addrs; {
+			case len(addrs) == 0:
+			case addrs[0].Is4():
+				ipv4++
+			default:
+				ipv6++
+			}
+		}
+	}
+	for _, g := range m.groups {
+		if g.is4 {
+			size += ipv4
+		} else {
+			size += ipv6
+		}
+	}
+	return size
+}
+
+// lowest returns copies of slices that contain only the endpoints with the lowest addresses of each family, so that all nodes use the same ones.
+func lowest(list []*k8s.EndpointSlice, most int) []*k8s.EndpointSlice {
+	type place struct {
+		netip.Addr
+		slice, endpoint int
+	}
+	families, kept := map[bool][]place{}, make([]*k8s.EndpointSlice, len(list))
+	for i, slice := range list {
+		part := *slice
+		part.Endpoints, kept[i] = nil, &part
+		for j := range slice.Endpoints {
+			if addrs := slice.Endpoints[j].Addrs; len(addrs) > 0 {
+				families[addrs[0].Is4()] = append(families[addrs[0].Is4()], place{addrs[0], i, j})
+			}
+		}
+	}
+	for _, places := range families {
+		slices.SortStableFunc(places, func(a, b place) int { return a.Compare(b.Addr) })
+		for _, p := range places[:min(most, len(places))] {
+			kept[p.slice].Endpoints = append(kept[p.slice].Endpoints, list[p.slice].Endpoints[p.endpoint])
+		}
+	}
+	return kept
 }
 
 // touched describes how changed slices mention one address behind one port.

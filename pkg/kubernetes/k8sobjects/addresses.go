@@ -53,8 +53,10 @@ func parsePrefixes(path *field.Path, texts []string) ([]netip.Prefix, error) {
 // maxShown limits the shown part of an invalid text in bytes.
 const maxShown = 64
 
-// readEach parses a list. It skips invalid texts and reports each with the reason.
-func readEach[V any](path *field.Path, texts []string, parse func(*field.Path, string) (V, error), problem func(string)) (list []V) {
+// readEach parses a list. It skips invalid texts and reports each with the reason. It skips repeated values too, which API servers accept: each address of a
+// Service is served at each of its ports.
+func readEach[V comparable](path *field.Path, texts []string, parse func(*field.Path, string) (V, error), problem func(string)) (list []V) {
+	seen := map[V]bool{}
 	for i, text := range texts {
 		if len(text) > maxShown {
 			text = text[:maxShown] + "..." // no valid text is as long
@@ -64,7 +66,9 @@ func readEach[V any](path *field.Path, texts []string, parse func(*field.Path, s
 			problem(err.Error())
 			continue
 		}
-		list = append(list, v)
+		if !seen[v] {
+			seen[v], list = true, append(list, v)
+		}
 	}
 	return list
 }

@@ -33,8 +33,10 @@ func TestService_OneBadItem(t *testing.T) {
 		"all ranges bad":          {ranges: []string{" ", "all"}, want: prefixes("0.0.0.0/32"), problems: []string{"spec.loadBalancerSourceRanges[0]: ", `[1]: Invalid value: "all"`}},
 		"a bad external IP":       {external: []string{"192.0.2.1", "::ffff:192.0.2.2"}, addrs: "192.0.2.1", problems: []string{"spec.externalIPs[1]: "}},
 		"a bad address of status": {ingress: []string{"192.0.2.010", "192.0.2.3"}, addrs: "192.0.2.3", problems: []string{"status.loadBalancer.ingress[0]: "}},
-		"many":                    {external: slices.Repeat([]string{"x"}, 1000), problems: append(slices.Repeat([]string{"spec.externalIPs["}, maxProblems), "and 992 more")},
-		"a long one":              {external: []string{strings.Repeat("x", 1000)}, problems: []string{`"` + strings.Repeat("x", maxShown) + `..."`}},
+		"repeated values": {ranges: []string{"10.0.0.0/8", "10.0.0.0/8 "}, external: []string{"192.0.2.1", "192.0.2.1"}, ingress: []string{"192.0.2.3", "192.0.2.3"},
+			want: prefixes("10.0.0.0/8"), addrs: "192.0.2.1 192.0.2.3"},
+		"many":       {external: slices.Repeat([]string{"x"}, 1000), problems: append(slices.Repeat([]string{"spec.externalIPs["}, maxProblems), "and 992 more")},
+		"a long one": {external: []string{strings.Repeat("x", 1000)}, problems: []string{`"` + strings.Repeat("x", maxShown) + `..."`}},
 	} {
 		o := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.96.0.1"}, Type: corev1.ServiceTypeLoadBalancer, LoadBalancerSourceRanges: test.ranges,
 			ExternalIPs: test.external}}
