@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// sockSizes are small sizes of the maps of socket programs.
-var sockSizes = map[string]uint32{bpf.MapServices: 64, bpf.MapBackends: 64, bpf.MapServiceSlots: 1024, bpf.MapAffinity: 64, bpf.MapAffinityMembers: 64}
+// sockSizes are small sizes of the maps of socket programs. An LRU map needs 128 entries for each CPU.
+var sockSizes = map[string]uint32{bpf.MapServices: 64, bpf.MapBackends: 64, bpf.MapServiceSlots: 1024, bpf.MapAffinityMembers: 64}
 
 // sockNode is a cgroup with the attached programs and this test's thread, in a network namespace that acts as the node's own.
 type sockNode struct {
