@@ -40,10 +40,11 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 }
 
 type ciliumParser struct {
-	policy   *Policy
-	env      *Environment
-	groups   groupReader
-	services serviceReader
+	policy     *Policy
+	env        *Environment
+	groups     groupReader
+	services   serviceReader
+	conditions conditions // of fromRequires and toRequires, in all rules
 }
 
 // clusterwide reports whether the policy is a CiliumClusterwideNetworkPolicy.

@@ -96,6 +96,11 @@ func (r *ciliumRule) requirements() {
 			r.unmet(path)
 			continue
 		}
+		if !r.conditions.add(selector.Requirements, maxPolicyConditions) {
+			r.invalid(path, fmt.Sprintf("the policy has more than %d conditions in fromRequires and toRequires", maxPolicyConditions))
+			r.unmet(path)
+			continue
+		}
 		r.required = append(r.required, PeerRequirement{Path: r.path + "." + path, Direction: r.direction, Deny: r.deny, Labels: *selector})
 	}
 	if len(items) > 0 && r.given() && !slices.ContainsFunc(r.kinds(), func(k kind) bool { return r.fields[k.field] != nil }) {
