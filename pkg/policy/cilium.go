@@ -44,6 +44,7 @@ type ciliumParser struct {
 	env        *Environment
 	groups     groupReader
 	services   serviceReader
+	portNames  portNames
 	conditions conditions // of fromRequires and toRequires, in all rules
 }
 

@@ -26,6 +26,7 @@ type ciliumRule struct {
 
 func (r *ciliumRule) parse(raw json.RawMessage) (Rule, bool) {
 	rule := Rule{Path: r.path, Direction: r.direction, Deny: r.deny}
+	r.portNames.nextRule()
 	var err error
 	if r.fields, err = object(raw); err != nil || hasNull(raw) {
 		why := "there is a null in it"
