@@ -36,6 +36,7 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 		c.spec(fmt.Sprintf("specs[%d]", i), raw)
 	}
 	c.finishServices()
+	p.limitExceptions()
 	return p
 }
 

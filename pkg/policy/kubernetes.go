@@ -31,6 +31,7 @@ func FromKubernetes(o *k8s.NetworkPolicy, env Environment) *Policy {
 		part.Rules = append(part.Rules, k.rules(Egress, "spec.egress", o.Egress)...)
 	}
 	p.Parts = []Part{part}
+	p.limitExceptions()
 	return p
 }
 
