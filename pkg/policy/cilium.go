@@ -36,14 +36,17 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 		c.spec(fmt.Sprintf("specs[%d]", i), raw)
 	}
 	c.finishServices()
+	p.limitExceptions()
 	return p
 }
 
 type ciliumParser struct {
-	policy   *Policy
-	env      *Environment
-	groups   groupReader
-	services serviceReader
+	policy     *Policy
+	env        *Environment
+	groups     groupReader
+	services   serviceReader
+	portNames  portNames
+	conditions conditions // of fromRequires and toRequires, in all rules
 }
 
 // clusterwide reports whether the policy is a CiliumClusterwideNetworkPolicy.

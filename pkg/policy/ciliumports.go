@@ -74,7 +74,7 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 		r.anyPorts = true
 	}
 	var these Ports
-	r.list(path+".ports", fields["ports"], func(_ string, item json.RawMessage) error { return these.addCilium(item) })
+	r.list(path+".ports", fields["ports"], func(_ string, item json.RawMessage) error { return r.port(&these, item) })
 	ports.Any = ports.Any || these.Any
 	ports.List = append(ports.List, these.List...)
 	if names, found := fields["serverNames"]; found && !isEmptyL7(names) {
@@ -110,6 +110,20 @@ func isEmptyL7(raw json.RawMessage) bool {
 		}
 	}
 	return true
+}
+
+// port adds one port, if the policy may have one more name.
+func (r *ciliumRule) port(ports *Ports, item json.RawMessage) error {
+	var one Ports
+	if err := one.addCilium(item); err != nil {
+		return err
+	}
+	if len(one.List) > 0 && !r.portNames.add(one.List[0].Name) {
+		return errPortNames
+	}
+	ports.Any = ports.Any || one.Any
+	ports.List = append(ports.List, one.List...)
+	return nil
 }
 
 // addCilium adds one port; a port of any protocol becomes several.

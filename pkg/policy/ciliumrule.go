@@ -7,7 +7,7 @@ import (
 )
 
 // ciliumRule parses one item of a section. A part that cannot be enforced becomes a problem. An allow rule is then omitted. A deny rule is widened: to
-// every peer if its peers cannot be enforced, to all ports if its ports cannot.
+// every peer if its peers cannot be enforced, to all ports if its ports cannot. The same holds for an allow rule that denies.
 type ciliumRule struct {
 	*ciliumParser
 	section
@@ -16,14 +16,17 @@ type ciliumRule struct {
 	fields map[string]json.RawMessage
 	// closed is set if the rule must allow nothing. anyPeers and anyPorts are set if a deny rule must match every peer or all ports.
 	closed, anyPeers, anyPorts bool
-	// denied are ports on which the rule allows only connections that the datapath cannot distinguish from others: all of their connections are denied.
-	denied Ports
+	// uncheckable is set if an allow rule allows only connections that the datapath cannot distinguish from others on some ports: all connections on these
+	// ports are denied.
+	uncheckable bool
+	denied      Ports
 	// required are the conditions on peers that apply to all rules.
 	required []PeerRequirement
 }
 
 func (r *ciliumRule) parse(raw json.RawMessage) (Rule, bool) {
 	rule := Rule{Path: r.path, Direction: r.direction, Deny: r.deny}
+	r.portNames.nextRule()
 	var err error
 	if r.fields, err = object(raw); err != nil || hasNull(raw) {
 		why := "there is a null in it"
@@ -41,14 +44,13 @@ func (r *ciliumRule) parse(raw json.RawMessage) (Rule, bool) {
 		r.requirements()
 		r.others(rule.Ports)
 	}
-	denies := !r.closed && (r.denied.Any || len(r.denied.List) > 0)
 	switch {
+	case r.uncheckable: // denies even if the rule is closed: another problem of the rule must not lift the deny
+		rule.Deny, rule.Ports = true, r.denied
 	case r.closed && !r.deny:
 		return Rule{}, false
 	case !r.closed && rule.Peers.Any && rule.Ports.Any && !r.given():
 		return Rule{}, false // an item without peers and ports only isolates
-	case denies:
-		rule.Deny, rule.Ports = true, r.denied
 	}
 	if r.anyPeers {
 		rule.Peers = Peers{Any: true}
@@ -92,6 +94,11 @@ func (r *ciliumRule) requirements() {
 			continue
 		}
 		if r.usesOtherSources(path, selector) || r.usesHiddenLabel(path, selector) {
+			r.unmet(path)
+			continue
+		}
+		if !r.conditions.add(selector.Requirements, maxPolicyConditions) {
+			r.invalid(path, fmt.Sprintf("the policy has more than %d conditions in fromRequires and toRequires", maxPolicyConditions))
 			r.unmet(path)
 			continue
 		}
@@ -145,16 +152,17 @@ func (r *ciliumRule) others(ports Ports) {
 }
 
 // denyUncheckable handles a condition on connections that the datapath cannot check. In Cilium the condition of an allow rule applies to its peers and ports
-// regardless of other rules, so their connections are denied.
+// regardless of other rules, so their connections are denied. An item without peers and ports only isolates.
 func (r *ciliumRule) denyUncheckable(field, what, advice string, ports Ports) {
-	if r.deny {
+	if r.deny || !r.given() && !r.anyPeers {
 		r.unsupported(field, what, advice)
 		return
 	}
+	r.uncheckable = true
 	r.denied.Any = r.denied.Any || ports.Any
 	r.denied.List = append(r.denied.List, ports.List...)
 	r.policy.add(Problem{Path: r.path + "." + field, Reason: ReasonUnsupported,
-		Message: what + ": the rule allows nothing, and connections with its peers on these ports are denied, also where another rule allows them; " + advice})
+		Message: what + ": the rule allows nothing, and connections that it may mean on these ports are denied, also where another rule allows them; " + advice})
 }
 
 // unsupported reports a field that is not enforced, and closes the rule.

@@ -21,7 +21,7 @@ func disagreement(w *policytest.World, policies []*policy.Policy, n uint64) (wha
 		if audit {
 			verdict = got.Audited.Verdict
 		}
-		if want := (naive{w, q, audit}).allowed(); want != (verdict == policy.Allow) {
+		if want := (naive{w: w, q: q, audit: audit}).allowed(); want != (verdict == policy.Allow) {
 			return fmt.Sprintf("question %d %+v\naudit %t: the naive evaluator allows it: %t; the answer is %+v", n, q, audit, want, got), got.Basis
 		}
 	}

@@ -31,12 +31,14 @@ func FromKubernetes(o *k8s.NetworkPolicy, env Environment) *Policy {
 		part.Rules = append(part.Rules, k.rules(Egress, "spec.egress", o.Egress)...)
 	}
 	p.Parts = []Part{part}
+	p.limitExceptions()
 	return p
 }
 
 type kubernetesParser struct {
-	policy *Policy
-	env    *Environment
+	policy    *Policy
+	env       *Environment
+	portNames portNames
 }
 
 // rules parses the rules of one direction. It omits rules that allow nothing because of a problem.
@@ -48,8 +50,9 @@ func (k *kubernetesParser) rules(direction Direction, path string, from []k8s.Po
 			continue
 		}
 		peers, ok := k.peers(path, direction, from[i].Peers)
-		if ok {
-			rules = append(rules, Rule{Path: path, Direction: direction, Peers: peers, Ports: kubernetesPorts(from[i].Ports)})
+		ports, also := k.ports(path, from[i].Ports)
+		if ok && also {
+			rules = append(rules, Rule{Path: path, Direction: direction, Peers: peers, Ports: ports})
 		}
 	}
 	return rules
@@ -119,13 +122,14 @@ func requirements(s *k8s.Selector, prefix string) (list []Requirement) {
 	return list
 }
 
-// kubernetesPorts parses the ports of a rule. A rule without ports matches all ports. A port with an unknown protocol matches none.
-func kubernetesPorts(from []k8s.PolicyPort) Ports {
+// ports parses the ports of a rule. A rule without ports matches all ports. A port with an unknown protocol matches none. The result is not ok if the rule
+// must allow nothing.
+func (k *kubernetesParser) ports(path string, from []k8s.PolicyPort) (ports Ports, ok bool) {
 	if len(from) == 0 {
-		return Ports{Any: true}
+		return Ports{Any: true}, true
 	}
-	var ports Ports
-	for _, o := range from {
+	k.portNames.nextRule()
+	for i, o := range from {
 		protocol, found := protocols[o.Protocol]
 		if !found {
 			continue
@@ -135,13 +139,17 @@ func kubernetesPorts(from []k8s.PolicyPort) Ports {
 		case o.Port == "":
 			p.All = true
 		case err != nil:
-			p.Name = o.Port
+			if p.Name = o.Port; !k.portNames.add(p.Name) {
+				k.policy.add(Problem{Path: fmt.Sprintf("%s.ports[%d]", path, i), Reason: ReasonUnsupported,
+					Message: errPortNames.Error() + ": " + outcome(false) + "; use numbers, or several policies"})
+				return Ports{}, false
+			}
 		default:
 			p.Low, p.High = uint16(number), max(uint16(number), o.EndPort)
 		}
 		ports.List = append(ports.List, p)
 	}
-	return ports
+	return ports, true
 }
 
 // protocols maps the names of protocols with ports to their numbers. Kubernetes and Cilium share these names.

@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -40,25 +39,28 @@ func namesOfTLS(rule fields) (items []any) {
 	return items
 }
 
-// deniesUncheckable reports whether an allow item denies, because it allows only connections that cannot be distinguished from others.
+// deniesUncheckable reports whether an allow item denies, because it allows only connections that cannot be distinguished from others. Another unsupported part
+// of the item does not limit the deny.
 func (n naive) deniesUncheckable(p *cilium.Policy, rule fields, side string) bool {
-	if _, odd := rule[side+"Nobody"]; odd || rule["toPorts"] == nil && slices.Contains(slices.Collect(maps.Keys(rule)), "toPorts") {
+	if toPorts, found := rule["toPorts"]; found && toPorts == nil {
 		return false
 	}
 	about := namesOfTLS(rule)
-	if requiresAuthentication(rule) {
-		about = listOf(rule["toPorts"])
-	} else if len(about) == 0 {
+	if !requiresAuthentication(rule) && len(about) == 0 {
 		return false
 	}
-	if !hasPeersOrPorts(rule, side) || n.peers(p, rule, side, false, false) == untold || n.ports(rule, false) == untold {
+	if _, odd := rule[side+"Nobody"]; odd {
+		return true
+	}
+	if !hasPeersOrPorts(rule, side) {
 		return false
 	}
-	some := maps.Clone(rule)
-	if _, found := rule["toPorts"]; found {
-		some["toPorts"] = about
+	n.meant = true
+	ports := n.ports(rule, false)
+	if ports != untold && !requiresAuthentication(rule) {
+		ports = n.ports(fields{"toPorts": about}, false)
 	}
-	return both(n.peers(p, rule, side, false, true), n.ports(some, false)) == yes
+	return ports != no && n.peers(p, rule, side, false, true) != no
 }
 
 // meets reports whether the peer has all labels that fromRequires or toRequires demand for the rules of a namespace.

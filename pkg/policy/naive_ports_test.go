@@ -12,7 +12,7 @@ func (n naive) ports(rule fields, deny bool) ternary {
 	if !hasPorts && !hasICMPs {
 		return yes
 	}
-	if hasPorts && hasICMPs && !deny {
+	if hasPorts && hasICMPs && !deny && !n.meant {
 		return untold
 	}
 	result := no
@@ -24,7 +24,7 @@ func (n naive) ports(rule fields, deny bool) ternary {
 	}
 	if hasPorts {
 		for _, item := range nonEmpty(toPorts) {
-			if _, inside := item.(fields)["rules"]; inside && !deny {
+			if _, inside := item.(fields)["rules"]; inside && !deny && !n.meant {
 				return untold
 			}
 			for _, port := range nonEmpty(item.(fields)["ports"]) {

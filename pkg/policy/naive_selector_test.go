@@ -13,8 +13,11 @@ import (
 func (n naive) endpoint(p *cilium.Policy, selector fields, deny bool) ternary {
 	namespace, isPod := n.q.Peer.Labels["k8s:io.kubernetes.pod.namespace"]
 	hidden := untold
-	if deny {
+	switch {
+	case deny:
 		hidden = yes
+	case n.meant:
+		hidden = no
 	}
 	chosen := n.selects(selector, n.q.Peer.Labels, hidden)
 	special, byNamespace, byItsLabels := wordsAbout(selector, "reserved:"), wordsAbout(selector, "io.kubernetes.pod.namespace"),

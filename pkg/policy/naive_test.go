@@ -18,6 +18,7 @@ type naive struct {
 	w     *policytest.World
 	q     policy.Question
 	audit bool // include policies in audit mode
+	meant bool // evaluate what an allow item may mean; untold is then only a part that cannot be read
 }
 
 type ternary int
@@ -286,17 +287,17 @@ func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedA
 	each("CIDRSet", func(item any) ternary { return n.cidrSet(item.(fields)) })
 	each("Entities", func(item any) ternary { return of(n.entity(item.(string))) })
 	each("Services", func(item any) ternary { return n.service(p, item.(fields), deny, narrowedAsDeny) })
-	if kinds > 1 && !deny {
+	if kinds > 1 && !deny && !n.meant {
 		return untold
 	}
 	each("Nodes", func(any) ternary { return untold })
 	each("Groups", func(any) ternary { return untold })
 	requires := listOf(rule[side+"Requires"])
 	switch {
-	case !deny && slices.ContainsFunc(requires, aboutHidden):
+	case !deny && !n.meant && slices.ContainsFunc(requires, aboutHidden):
 		return untold
 	case !given && len(requires) > 0:
-		return of(deny && (hasPeersOrPorts(rule, side) || odd(rule, side)))
+		return of((deny || n.meant) && (hasPeersOrPorts(rule, side) || odd(rule, side)))
 	}
 	if !given {
 		return yes

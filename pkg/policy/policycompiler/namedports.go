@@ -167,10 +167,15 @@ type servedPort struct {
 	ports    []span
 }
 
-// servedTo resolves the named ports of an egress rule and calls found with each result.
+// servedTo resolves the named ports of an egress rule and calls found with each result. Peers that overlap have one result.
 func (r *Resolver) servedTo(rule *rule, found func(servedPort)) {
-	for _, named := range rule.named {
-		ofIdentity := func(number uint32) {
+	chosen := map[uint32]struct{}{}
+	ofIdentity := func(number uint32) {
+		if _, again := chosen[number]; again || r.podsOf[number] == nil {
+			return
+		}
+		chosen[number] = struct{}{}
+		for _, named := range rule.named {
 			agreed, differ := r.served(number, named, rule.Deny)
 			if len(agreed) > 0 {
 				found(servedPort{identity: number, ports: agreed})
@@ -179,53 +184,73 @@ func (r *Resolver) servedTo(rule *rule, found func(servedPort)) {
 				found(servedPort{identity: number, pod: pod, kind: CIDR, ports: named.at(pod.Ports)})
 			}
 		}
-		if rule.Peers.Any {
-			for number := range r.podsOf {
-				ofIdentity(number)
-			}
+	}
+	if rule.Peers.Any {
+		for number := range r.podsOf {
+			ofIdentity(number)
+		}
+		return
+	}
+	for _, s := range rule.selectors {
+		for _, number := range s.identities {
+			ofIdentity(number)
+		}
+		if len(s.classes) == 0 {
 			continue
 		}
-		for _, s := range rule.selectors {
-			for _, number := range s.identities {
+		for number := range r.podsOf {
+			if s.choosesClassOf(r.selectors.identities[number]) {
 				ofIdentity(number)
 			}
-			if len(s.classes) == 0 {
-				continue
-			}
-			for number := range r.podsOf {
-				if s.choosesClassOf(r.selectors.identities[number]) {
-					ofIdentity(number)
+		}
+	}
+	if len(rule.cidrs) == 0 {
+		return
+	}
+	for _, of := range r.podsOf {
+		if slices.ContainsFunc(rule.named, func(n namedRef) bool { return of.names[n] > 0 }) {
+			for pod := range of.pods {
+				if rule.Deny || !pod.DenyOnly {
+					r.servedWithin(rule, pod, found)
 				}
 			}
-		}
-		for i := range rule.cidrs {
-			r.servedWithin(&rule.cidrs[i], named, rule.Deny, found)
 		}
 	}
 }
 
-// servedWithin calls found with each pod that serves a named port at an address inside a CIDR.
-func (r *Resolver) servedWithin(c *cidrPeer, named namedRef, deny bool, found func(servedPort)) {
-	for number, of := range r.podsOf {
-		if of.names[named] == 0 || !c.scope.Includes(number, r.options) {
+// servedWithin calls found with the named ports of a pod at its addresses inside the CIDRs of a rule.
+func (r *Resolver) servedWithin(rule *rule, pod *Pod, found func(servedPort)) {
+	for _, scope := range []policy.Scope{policy.Everyone, policy.Outside} {
+		if !scope.Includes(pod.Identity, r.options) {
 			continue
 		}
-		for pod := range of.pods {
-			ports := named.at(pod.Ports)
-			if len(ports) == 0 || pod.DenyOnly && !deny {
-				continue
+		inside := &Pod{Identity: pod.Identity}
+		for _, address := range pod.Addresses {
+			if rule.includes(scope, full(address)) {
+				inside.Addresses = append(inside.Addresses, address)
 			}
-			inside := &Pod{Identity: number}
-			for _, address := range pod.Addresses {
-				if c.includes(full(address)) {
-					inside.Addresses = append(inside.Addresses, address)
-				}
-			}
-			if len(inside.Addresses) > 0 {
-				found(servedPort{identity: number, pod: inside, kind: c.kind(), ports: ports})
+		}
+		if len(inside.Addresses) == 0 {
+			continue
+		}
+		for _, named := range rule.named {
+			if ports := named.at(pod.Ports); len(ports) > 0 {
+				found(servedPort{identity: pod.Identity, pod: inside, kind: kindOf(scope), ports: ports})
 			}
 		}
 	}
+}
+
+// includes reports whether a CIDR of the rule with a scope includes an address.
+func (r *rule) includes(scope policy.Scope, address netip.Prefix) bool {
+	for bits := address.Bits(); bits >= 0; bits-- {
+		for _, c := range r.byPrefix[netip.PrefixFrom(address.Addr(), bits).Masked()] {
+			if c.scope == scope && c.includes(address) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // full returns the prefix of a single address.

@@ -1,7 +1,9 @@
 package policycompiler
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -112,5 +114,40 @@ func TestCompile_NamedPortsOfUncertainPods(t *testing.T) {
 		r.ForgetPods()
 		check("all are forgotten", "10.0.0.2", nil, both)
 		require.Empty(t, r.PodAs("b"))
+	}
+}
+
+// TestCompile_RepeatedNamesOfPorts: a name that a rule repeats, or that it has for overlapping peers, costs as much as one. The test is not
+// parallel, because AllocsPerRun counts the allocations of all goroutines.
+func TestCompile_RepeatedNamesOfPorts(t *testing.T) {
+	const many = 1000
+	compiled := func(peers policy.Peers, n int) (entries []Entry, allocations float64) {
+		ports := policy.Ports{List: slices.Repeat([]policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}, n)}
+		r, s := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(false, peers, ports)))
+		for i, number := range []uint16{81, 82} { // they differ, so entries are about addresses
+			r.UpsertPod(fmt.Sprint(i), Pod{Identity: web, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})},
+				Ports: []policy.NamedPort{{Name: "http", Protocol: policy.ProtocolTCP, Number: number}}})
+		}
+		s.nameCIDRs(r, false)
+		var out *Compiled
+		allocations = testing.AllocsPerRun(5, func() {
+			r.podsChanged()
+			_, out = enforced(r)
+		})
+		return entriesIn(out), allocations
+	}
+	for name, peers := range map[string]policy.Peers{"all": {Any: true}, "by labels": app("web"), "by address": cidrPeers(policy.Everyone, "10.0.0.0/8")} {
+		want, few := compiled(peers, 1)
+		got, most := compiled(peers, many)
+		require.Len(t, want, 2, name)
+		require.Equal(t, want, got, name)
+		require.InDelta(t, few, most, 10, "allocations with the name %d times, %s", many, name)
+		if peers.Any {
+			continue
+		}
+		peers.List = slices.Repeat(peers.List, many)
+		got, most = compiled(peers, 1)
+		require.Equal(t, want, got, name)
+		require.InDelta(t, few, most, 50, "allocations with %d equal peers, %s", many, name)
 	}
 }

@@ -16,7 +16,8 @@ type rule struct {
 	cookie    uint32
 	selectors []*selector
 	cidrs     []cidrPeer
-	ports     []span // ports with numbers
+	byPrefix  map[netip.Prefix][]*cidrPeer // cidrs, of an egress rule with names of ports
+	ports     []span                       // ports with numbers
 	named     []namedRef
 }
 
@@ -28,8 +29,10 @@ type cidrPeer struct {
 	scope    policy.Scope
 }
 
-func (c *cidrPeer) kind() Kind {
-	if c.scope == policy.Outside {
+func (c *cidrPeer) kind() Kind { return kindOf(c.scope) }
+
+func kindOf(scope policy.Scope) Kind {
+	if scope == policy.Outside {
 		return CIDROutside
 	}
 	return CIDR
@@ -217,6 +220,11 @@ func (r *Resolver) choosePeers(of *rule) {
 	if of.Direction == policy.Egress && len(of.named) > 0 {
 		r.namedRules[of] = struct{}{}
 		r.countNames(of, 1)
+		of.byPrefix = map[netip.Prefix][]*cidrPeer{}
+		for i := range of.cidrs {
+			c := &of.cidrs[i]
+			of.byPrefix[c.prefix] = append(of.byPrefix[c.prefix], c)
+		}
 	}
 }
 
@@ -225,7 +233,7 @@ func (r *Resolver) releasePeers(of *rule) {
 	for _, s := range of.selectors {
 		r.selectors.release(s)
 	}
-	of.selectors, of.cidrs = nil, nil
+	of.selectors, of.cidrs, of.byPrefix = nil, nil, nil
 	if _, named := r.namedRules[of]; named {
 		delete(r.namedRules, of)
 		r.countNames(of, -1)
@@ -263,7 +271,7 @@ func (r *Resolver) countPrefixes(of *rule, by int) {
 	}
 }
 
-// numbersAndNames separates ports with numbers from ports with names.
+// numbersAndNames separates ports with numbers from ports with names. A policy may repeat a port many times; the results contain it once.
 func numbersAndNames(ports []policy.Port) (numbers []span, named []namedRef) {
 	for _, p := range ports {
 		switch {
@@ -276,7 +284,11 @@ func numbersAndNames(ports []policy.Port) (numbers []span, named []namedRef) {
 			numbers = append(numbers, span{protocol: p.Protocol, run: run{p.Low, p.High}})
 		}
 	}
-	return numbers, named
+	sortSpans(numbers)
+	slices.SortFunc(named, func(a, b namedRef) int {
+		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.name, b.name))
+	})
+	return slices.Compact(numbers), slices.Compact(named)
 }
 
 // newCookie returns a number that names no rule. Numbers are assigned in ascending order and wrap around, so that a released number is reused as late as

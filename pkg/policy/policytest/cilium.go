@@ -140,6 +140,9 @@ func (r *random) ciliumRule(side string, deny bool) object {
 	}
 	if r.oneIn(12) {
 		r.unsupported(rule, side, deny)
+		if r.oneIn(3) {
+			r.unsupported(rule, side, deny)
+		}
 	}
 	return rule
 }
