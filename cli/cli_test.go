@@ -280,3 +280,48 @@ func TestMonitor(t *testing.T) {
 		t.Errorf("got %q", out)
 	}
 }
+
+// An agent that accepts the connection and sends nothing, or ends before it answers, does not answer: exit code 3. A failed request has code 1.
+func TestExitCode_AgentDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		serve func(net.Conn)
+		code  int
+		want  string
+	}{
+		"silent":  {func(net.Conn) {}, exitUnreachable, "/livez"},
+		"killed":  {func(c net.Conn) { c.Close() }, exitUnreachable, "did not answer"},
+		"no HTTP": {func(c net.Conn) { fmt.Fprintln(c, "SSH-2.0"); c.Close() }, exitFailed, "not HTTP"},
+		"failed":  {func(c net.Conn) { fmt.Fprint(c, "HTTP/1.0 500 Internal Server Error\r\n\r\n"); c.Close() }, exitFailed, "500"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			socket := filepath.Join(t.TempDir(), "waggle.sock")
+			acceptFrom(t, listen(t, socket), func(conn net.Conn) {
+				_, _ = conn.Read(make([]byte, 4096))
+				c.serve(conn)
+			})
+			timeout := "--timeout=1m"
+			if name == "silent" {
+				timeout = "--timeout=20ms"
+			}
+			if code, _, errs := run(t, socket, "map", "list", timeout); code != c.code || !strings.Contains(errs, c.want) || !strings.Contains(errs, socket) && c.code == exitUnreachable {
+				t.Errorf("exit %d, want %d: %s", code, c.code, errs)
+			}
+		})
+	}
+}
+
+// acceptFrom calls serve for each connection. The connections stay open until the end of the test, unless serve closes them.
+func acceptFrom(t *testing.T, l net.Listener, serve func(net.Conn)) {
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+			go serve(conn)
+		}
+	}()
+}
