@@ -77,7 +77,8 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, new(usage)):
 		return exitUsage
-	case errors.Is(err, agentclient.ErrUnreachable), errors.Is(err, agentclient.ErrNoAnswer), errors.Is(err, shellwire.ErrUnreachable):
+	case errors.Is(err, agentclient.ErrUnreachable), errors.Is(err, agentclient.ErrNoAnswer),
+		errors.Is(err, shellwire.ErrUnreachable), errors.Is(err, shellwire.ErrNoAnswer):
 		return exitUnreachable
 	}
 	return exitFailed
