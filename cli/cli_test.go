@@ -5,11 +5,18 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
@@ -324,4 +331,33 @@ func acceptFrom(t *testing.T, l net.Listener, serve func(net.Conn)) {
 			go serve(conn)
 		}
 	}()
+}
+
+// signalling is a standard input that sends the process signals when it is read: one that the command catches, then others until one ends the process.
+type signalling struct{}
+
+func (signalling) Read([]byte) (int, error) {
+	runtime.LockOSThread() // this thread gets the signals, so none arrives while another thread ends the process
+	send := func(s syscall.Signal) { _ = unix.Tgkill(os.Getpid(), unix.Gettid(), s) }
+	send(syscall.SIGINT)
+	for range 100_000 { // the command restores the signals' action soon after the first one
+		runtime.Gosched()
+		send(syscall.SIGTERM)
+	}
+	return 0, io.EOF
+}
+
+// A command that does not watch its context, such as one that reads a pipe, ends with the second signal.
+func TestRun_SecondSignalEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	const child = "WAGGLE_TEST_SIGNALLED"
+	if os.Getenv(child) != "" {
+		os.Exit(Run([]string{"policy", "what-if", "-f", "-"}, signalling{}, io.Discard, io.Discard))
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestRun_SecondSignalEndsTheProcess$")
+	cmd.Env = append(os.Environ(), child+"=1")
+	err := cmd.Run()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() || status.Signal() != syscall.SIGTERM {
+		t.Errorf("%v, want the end by SIGTERM", err)
+	}
 }
