@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,8 @@ Stop the agent and its setup first. While pods are attached nothing is removed: 
 delete or drain them first; their deletion works without the agent. --with-pods disconnects them instead, for a machine that is about to
 be reset: pods that are deleted afterwards stay Terminating until another network plugin is installed or the runtime is reset.
 
-Objects that cannot be removed are reported, and the others are removed. Run the command again then, and also if it was killed.`
+Objects that cannot be removed are reported, and the others are removed. Run the command again then, and also if it was killed
+or interrupted.`
 
 const cleanupExamples = `  waggle cleanup --dry-run
   waggle cleanup
@@ -35,7 +37,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 			if dryRun {
 				return a.dryRun(m, withPods)
 			}
-			if err := a.cleanup(m, withPods); err != nil || !stay {
+			if err := a.cleanup(cmd.Context(), m, withPods); err != nil || !stay {
 				return err
 			}
 			<-cmd.Context().Done()
@@ -54,8 +56,8 @@ func (a *app) dryRun(m *inventory.Machine, withPods bool) error {
 	return errors.Join(a.shown(objects, err), m.Refusal(withPods))
 }
 
-func (a *app) cleanup(m *inventory.Machine, withPods bool) error {
-	removed, err := m.Cleanup(withPods)
+func (a *app) cleanup(ctx context.Context, m *inventory.Machine, withPods bool) error {
+	removed, err := m.Cleanup(ctx, withPods)
 	if removed == nil {
 		removed = []inventory.Object{}
 	}

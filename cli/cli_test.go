@@ -5,11 +5,18 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
@@ -278,5 +285,79 @@ func TestMonitor(t *testing.T) {
 	_, out, _ = run(t, socket, "monitor", "-t", "drop", "--related-to", "7", "-o", "json")
 	if strings.Count(out, "\n") != 3 || !strings.Contains(out, `"type":"why"`) || !strings.Contains(out, `"type":"drop","reason":"Invalid source ip","reasonCode":132`) {
 		t.Errorf("got %q", out)
+	}
+}
+
+// An agent that accepts the connection and sends nothing, or ends before it answers, does not answer: exit code 3. A failed request has code 1.
+func TestExitCode_AgentDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		serve func(net.Conn)
+		code  int
+		want  string
+	}{
+		"silent":  {func(net.Conn) {}, exitUnreachable, "/livez"},
+		"killed":  {func(c net.Conn) { c.Close() }, exitUnreachable, "did not answer"},
+		"no HTTP": {func(c net.Conn) { fmt.Fprintln(c, "SSH-2.0"); c.Close() }, exitFailed, "not HTTP"},
+		"failed":  {func(c net.Conn) { fmt.Fprint(c, "HTTP/1.0 500 Internal Server Error\r\n\r\n"); c.Close() }, exitFailed, "500"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			socket := filepath.Join(t.TempDir(), "waggle.sock")
+			acceptFrom(t, listen(t, socket), func(conn net.Conn) {
+				_, _ = conn.Read(make([]byte, 4096))
+				c.serve(conn)
+			})
+			timeout := "--timeout=1m"
+			if name == "silent" {
+				timeout = "--timeout=20ms"
+			}
+			if code, _, errs := run(t, socket, "map", "list", timeout); code != c.code || !strings.Contains(errs, c.want) || !strings.Contains(errs, socket) && c.code == exitUnreachable {
+				t.Errorf("exit %d, want %d: %s", code, c.code, errs)
+			}
+		})
+	}
+}
+
+// acceptFrom calls serve for each connection. The connections stay open until the end of the test, unless serve closes them.
+func acceptFrom(t *testing.T, l net.Listener, serve func(net.Conn)) {
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+			go serve(conn)
+		}
+	}()
+}
+
+// signalling is a standard input that sends the process signals when it is read: one that the command catches, then others until one ends the process.
+type signalling struct{}
+
+func (signalling) Read([]byte) (int, error) {
+	runtime.LockOSThread() // this thread gets the signals, so none arrives while another thread ends the process
+	send := func(s syscall.Signal) { _ = unix.Tgkill(os.Getpid(), unix.Gettid(), s) }
+	send(syscall.SIGINT)
+	for range 100_000 { // the command restores the signals' action soon after the first one
+		runtime.Gosched()
+		send(syscall.SIGTERM)
+	}
+	return 0, io.EOF
+}
+
+// A command that does not watch its context, such as one that reads a pipe, ends with the second signal.
+func TestRun_SecondSignalEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	const child = "WAGGLE_TEST_SIGNALLED"
+	if os.Getenv(child) != "" {
+		os.Exit(Run([]string{"policy", "what-if", "-f", "-"}, signalling{}, io.Discard, io.Discard))
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestRun_SecondSignalEndsTheProcess$")
+	cmd.Env = append(os.Environ(), child+"=1")
+	err := cmd.Run()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() || status.Signal() != syscall.SIGTERM {
+		t.Errorf("%v, want the end by SIGTERM", err)
 	}
 }

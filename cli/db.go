@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -97,7 +98,7 @@ func (a *app) shellSocket() string {
 
 // shellRun runs one command of the agent's shell and prints its output.
 func (a *app) shellRun(cmd *cobra.Command, args ...string) error {
-	err := shellwire.Run(cmd.Context(), a.shellSocket(), shellwire.Quote(args), a.printLine)
+	err := a.runCommand(cmd.Context(), shellwire.Quote(args), a.printLine)
 	if errors.Is(err, context.Canceled) { // Ctrl-C stops commands that run indefinitely
 		return nil
 	}
@@ -107,8 +108,21 @@ func (a *app) shellRun(cmd *cobra.Command, args ...string) error {
 // shellText runs one command of the agent's shell and returns its output.
 func (a *app) shellText(cmd *cobra.Command, args ...string) (string, error) {
 	var out strings.Builder
-	err := shellwire.Run(cmd.Context(), a.shellSocket(), shellwire.Quote(args), func(line string) { fmt.Fprintln(&out, line) })
+	err := a.runCommand(cmd.Context(), shellwire.Quote(args), func(line string) { fmt.Fprintln(&out, line) })
 	return out.String(), err
+}
+
+// runCommand runs one command of the agent's shell, with the timeout of an answer.
+func (a *app) runCommand(ctx context.Context, command string, line func(string)) error {
+	return shellwire.Run(ctx, a.shellSocket(), command, a.idleLimit(command), line)
+}
+
+// idleLimit returns the time in which the agent must continue the output of a command. db/watch prints changes when they happen, so it has no limit.
+func (a *app) idleLimit(command string) time.Duration {
+	if name, _, _ := strings.Cut(strings.TrimSpace(command), " "); name == "db/watch" {
+		return 0
+	}
+	return a.timeout
 }
 
 // tableSize is a row of the shell's command db.

@@ -1,8 +1,14 @@
 package cli
 
 import (
+	"fmt"
+	"net"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/waggle-net/waggle/pkg/shellwire"
 )
 
 // The input is the output of statedb's command.
@@ -27,5 +33,44 @@ func TestObjectsIn_AcceptsStreamsAndLists(t *testing.T) {
 	}
 	if _, err := objectsIn("{\"a\":1} no"); err == nil {
 		t.Error("text that is no JSON was taken")
+	}
+}
+
+// A shell that accepts the connection and sends nothing, as that of an agent that hangs, ends commands after --timeout.
+func TestShellCommands_RespectTimeout(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "waggle.sock")
+	shell := filepath.Join(filepath.Dir(socket), shellwire.SocketName)
+	acceptFrom(t, listen(t, shell), func(net.Conn) {})
+	for _, command := range []string{"db show x", "db get x id 1 -o json", "shell -- db/show x"} {
+		args := strings.Fields("--timeout=20ms " + command)
+		if code, _, errs := run(t, socket, args...); code != exitUnreachable || !strings.Contains(errs, shell) || !strings.Contains(errs, "/livez") {
+			t.Errorf("%s: exit %d: %s", command, code, errs)
+		}
+	}
+}
+
+// The shell of an agent that ends during the command does not answer.
+func TestShellCommands_AgentEnds(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "waggle.sock")
+	acceptFrom(t, listen(t, filepath.Join(filepath.Dir(socket), shellwire.SocketName)), func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 4096))
+		fmt.Fprintln(c, "Name")
+		c.Close()
+	})
+	if code, out, errs := run(t, socket, "db", "show", "x"); code != exitUnreachable || out != "Name\n" {
+		t.Errorf("exit %d, %q: %s", code, out, errs)
+	}
+}
+
+// The timeout does not apply to a command that waits for changes.
+func TestIdleLimit(t *testing.T) {
+	t.Parallel()
+	a := &app{timeout: 1}
+	for command, want := range map[string]bool{"db/watch x": false, " db/watch": false, "db/show x": true, "db/watched": true, "": true} {
+		if got := a.idleLimit(command) == a.timeout; got != want {
+			t.Errorf("%q: limited: %v, want %v", command, got, want)
+		}
 	}
 }

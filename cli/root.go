@@ -41,6 +41,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // the second signal ends a command that does not watch its context, such as one that reads a pipe
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -77,7 +78,8 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, new(usage)):
 		return exitUsage
-	case errors.Is(err, agentclient.ErrUnreachable), errors.Is(err, shellwire.ErrUnreachable):
+	case errors.Is(err, agentclient.ErrUnreachable), errors.Is(err, agentclient.ErrNoAnswer),
+		errors.Is(err, shellwire.ErrUnreachable), errors.Is(err, shellwire.ErrNoAnswer):
 		return exitUnreachable
 	}
 	return exitFailed

@@ -76,14 +76,14 @@ func (a *app) interactive(ctx context.Context) error {
 
 func isExit(line string) bool { return line == "exit" || line == "quit" || line == "stop" }
 
-// runLine runs a command until it ends or Ctrl-C is pressed, and prints its error.
+// runLine runs a command until it ends or Ctrl-C is pressed, and prints its error. The user decides how long to wait, so there is no other limit.
 func (a *app) runLine(line string) {
 	if line == "" {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := shellwire.Run(ctx, a.shellSocket(), line, a.printLine); err != nil && !errors.Is(err, context.Canceled) {
+	if err := shellwire.Run(ctx, a.shellSocket(), line, 0, a.printLine); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(a.stdout, "error:", printable.Text(err.Error()))
 	}
 }
@@ -96,7 +96,7 @@ func (a *app) batch(ctx context.Context) error {
 		if isExit(line) {
 			return nil
 		}
-		if err := shellwire.Run(ctx, a.shellSocket(), line, a.printLine); err != nil {
+		if err := a.runCommand(ctx, line, a.printLine); err != nil {
 			return err
 		}
 	}
@@ -110,7 +110,7 @@ func (a *app) complete(ctx context.Context) func(line string, pos int, key rune)
 			return "", 0, false
 		}
 		var found []string
-		if err := shellwire.Run(ctx, a.shellSocket(), "help -a "+line, func(name string) { found = append(found, name) }); err != nil {
+		if err := a.runCommand(ctx, "help -a "+line, func(name string) { found = append(found, name) }); err != nil {
 			return "", 0, false
 		}
 		longest := commonPrefix(found)

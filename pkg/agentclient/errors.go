@@ -1,6 +1,7 @@
 package agentclient
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,8 @@ import (
 var (
 	// ErrUnreachable: no process accepts connections on the socket; the request did not reach an agent.
 	ErrUnreachable = errors.New("the agent cannot be reached")
+	// ErrNoAnswer: the agent accepted the connection, and sent no complete answer before the deadline or its end.
+	ErrNoAnswer = errors.New("the agent did not answer")
 	// ErrStarting: the agent responds, but cannot attach pods yet; the message names the missing conditions.
 	ErrStarting = errors.New("the agent is starting")
 	// ErrNotFound: the agent does not know the named object.
@@ -83,10 +86,15 @@ func message(body []byte) string {
 // noResponse returns the error of a request that could not be sent or got no response.
 func noResponse(op, socket string, err error) error {
 	var dial *net.OpError
-	if !errors.As(err, &dial) || dial.Op != "dial" {
-		return fmt.Errorf("%s: the agent at %s did not answer: %w", op, socket, err)
+	switch {
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return fmt.Errorf("%s: %w at %s: %w: %s", op, ErrUnreachable, socket, cause(err), hint(err))
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: %w at %s: %w: its /livez names the part that hangs", op, ErrNoAnswer, socket, err)
+	case Interrupted(err):
+		return fmt.Errorf("%s: %w at %s: %w", op, ErrNoAnswer, socket, err)
 	}
-	return fmt.Errorf("%s: %w at %s: %w: %s", op, ErrUnreachable, socket, cause(err), hint(err))
+	return fmt.Errorf("%s: the agent at %s: %w", op, socket, err)
 }
 
 // cause returns the innermost error, without the words of package net that repeat the path.

@@ -19,8 +19,8 @@ type Timeouts struct {
 // pollInterval is the time between two attempts.
 const pollInterval = 50 * time.Millisecond
 
-// WaitConfig returns the configuration when the agent can attach pods. It retries while the agent is unreachable or starting; after the timeout it
-// returns [ErrUnreachable], or [ErrStarting] with the missing conditions.
+// WaitConfig returns the configuration when the agent can attach pods. It retries while the agent is unreachable, ends during the request or is starting;
+// after the timeout it returns the error of the last attempt: [ErrUnreachable], [Interrupted], or [ErrStarting] with the missing conditions.
 func (c *Client) WaitConfig(ctx context.Context, timeouts Timeouts) (*PodConfig, error) {
 	begin := time.Now()
 	longest := max(timeouts.Starting, timeouts.Absent)
@@ -37,7 +37,7 @@ func (c *Client) WaitConfig(ctx context.Context, timeouts Timeouts) (*PodConfig,
 		case err == nil:
 			heard = time.Since(begin)
 			err = fmt.Errorf("%w: it waits for %s", ErrStarting, orNothing(config.Agent.WaitingFor))
-		case errors.Is(err, ErrUnreachable):
+		case errors.Is(err, ErrUnreachable), Interrupted(err): // an agent that was killed during the request; repeating the request changes nothing
 			limit = min(heard+timeouts.Absent, longest)
 		case Status(err) == 503:
 			heard = time.Since(begin)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -70,6 +71,22 @@ func (n *inMemory) silent(t *testing.T) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
+// killedDuringRequest starts an agent that ends when it has read a request.
+func (n *inMemory) killedDuringRequest(t *testing.T) {
+	l := pipenet.Listen(n.socket)
+	n.listener.Store(l)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = c.Read(make([]byte, 4096))
+		n.listener.Store(nil)
+		_ = c.Close()
+	}()
+	t.Cleanup(func() { _ = l.Close() })
+}
+
 func always(state models.AgentStateState) func() models.AgentStateState {
 	return func() models.AgentStateState { return state }
 }
@@ -91,12 +108,18 @@ func TestWaitConfig_RespectsTimeout(t *testing.T) {
 		takes    time.Duration
 		want     error
 	}{
-		"absent":        {func(*testing.T, *inMemory) {}, timeouts, 5 * time.Second, ErrUnreachable},
-		"one attempt":   {func(*testing.T, *inMemory) {}, Timeouts{}, 0, ErrUnreachable},
-		"starting":      {func(t *testing.T, n *inMemory) { n.serve(t, always(models.AgentStateStateStarting)) }, timeouts, 20 * time.Second, ErrStarting},
-		"ready":         {func(t *testing.T, n *inMemory) { n.serve(t, always(models.AgentStateStateReady)) }, timeouts, 0, nil},
-		"silent":        {func(t *testing.T, n *inMemory) { n.silent(t) }, timeouts, 20 * time.Second, context.DeadlineExceeded},
-		"silent, again": {func(t *testing.T, n *inMemory) { n.silent(t) }, Timeouts{}, time.Second, context.DeadlineExceeded},
+		"absent":                    {func(*testing.T, *inMemory) {}, timeouts, 5 * time.Second, ErrUnreachable},
+		"one attempt":               {func(*testing.T, *inMemory) {}, Timeouts{}, 0, ErrUnreachable},
+		"starting":                  {func(t *testing.T, n *inMemory) { n.serve(t, always(models.AgentStateStateStarting)) }, timeouts, 20 * time.Second, ErrStarting},
+		"ready":                     {func(t *testing.T, n *inMemory) { n.serve(t, always(models.AgentStateStateReady)) }, timeouts, 0, nil},
+		"silent":                    {func(t *testing.T, n *inMemory) { n.silent(t) }, timeouts, 20 * time.Second, context.DeadlineExceeded},
+		"silent, again":             {func(t *testing.T, n *inMemory) { n.silent(t) }, Timeouts{}, time.Second, context.DeadlineExceeded},
+		"killed during the request": {func(t *testing.T, n *inMemory) { n.killedDuringRequest(t) }, timeouts, 5 * time.Second, ErrUnreachable},
+		"killed during the request, then ready": {func(t *testing.T, n *inMemory) {
+			n.killedDuringRequest(t)
+			time.AfterFunc(3975*time.Millisecond, func() { n.serve(t, always(models.AgentStateStateReady)) })
+		}, timeouts, 4 * time.Second, nil},
+		"killed during the only request": {func(t *testing.T, n *inMemory) { n.killedDuringRequest(t) }, Timeouts{}, 0, io.EOF},
 		"absent, then ready": {func(t *testing.T, n *inMemory) {
 			time.AfterFunc(3975*time.Millisecond, func() { n.serve(t, always(models.AgentStateStateReady)) })
 		}, timeouts, 4 * time.Second, nil},

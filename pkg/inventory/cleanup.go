@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,10 +22,12 @@ var (
 // errPodsRemain prevents the removal of filters, nftables rules and maps: without them the packets of the remaining pods would not be evaluated.
 var errPodsRemain = errors.New("links of pods remain, and so do the programs and maps that filter their packets: run the command again")
 
+var errInterrupted = errors.New("interrupted: run the command again, which removes the remaining objects")
+
 // Cleanup removes the objects of [Machine.List] and returns the removed ones. It continues after errors and joins them; a further call retries the
 // remaining objects, also after a call that was killed. It removes nothing while an agent or its setup runs, or while pods are attached unless withPods
-// is true.
-func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
+// is true. The end of ctx stops it before the next object.
+func (m *Machine) Cleanup(ctx context.Context, withPods bool) (removed []Object, err error) {
 	unlock, err := m.lock()
 	if err != nil {
 		return nil, err
@@ -35,6 +38,7 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 	if err := m.inUse(withPods); err != nil {
 		return nil, err
 	}
+removal:
 	for _, k := range kinds() {
 		found, err := m.find(k) // again, because earlier removals also removed objects of this kind
 		errs = append(errs, err)
@@ -44,6 +48,10 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 			}
 			if o.remove == nil {
 				continue
+			}
+			if ctx.Err() != nil {
+				errs = append(errs, errInterrupted)
+				break removal
 			}
 			if err := o.remove(); err != nil {
 				errs = append(errs, fmt.Errorf("remove %s: %w", o, err))

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
+	"time"
 )
 
 const (
@@ -29,6 +31,9 @@ type HivePrinter func(io.Writer) error
 // ErrUnreachable: no process accepts connections on the socket.
 var ErrUnreachable = errors.New("the agent's shell cannot be reached")
 
+// ErrNoAnswer: the agent accepted the connection, and did not complete the output of a command.
+var ErrNoAnswer = errors.New("the agent's shell did not answer")
+
 // CommandError is the error of a failed command.
 type CommandError struct{ Command, Message string }
 
@@ -37,8 +42,32 @@ func (e *CommandError) Error() string { return "the agent's shell: " + e.Message
 
 // Conn is a connection to the shell.
 type Conn struct {
-	conn net.Conn
+	conn *limited
 	in   *bufio.Reader
+}
+
+// limited is a connection with a time limit for each read and write.
+type limited struct {
+	net.Conn
+	idle time.Duration // 0 means no limit
+}
+
+func (l *limited) Read(b []byte) (int, error) {
+	l.limit()
+	return l.Conn.Read(b)
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	l.limit()
+	return l.Conn.Write(b)
+}
+
+func (l *limited) limit() {
+	deadline := time.Time{}
+	if l.idle > 0 {
+		deadline = time.Now().Add(l.idle)
+	}
+	_ = l.SetDeadline(deadline)
 }
 
 // Dial connects to the shell at a socket.
@@ -48,18 +77,25 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 		return nil, fmt.Errorf("%w: %w: run as root, and check that waggle-agent runs and that its --shell-socket-path is this path",
 			ErrUnreachable, err)
 	}
-	return &Conn{conn: conn, in: bufio.NewReader(conn)}, nil
+	return newConn(conn), nil
+}
+
+func newConn(conn net.Conn) *Conn {
+	l := &limited{Conn: conn}
+	return &Conn{conn: l, in: bufio.NewReader(l)}
 }
 
 // Close closes the connection and aborts the running command.
 func (c *Conn) Close() error { return c.conn.Close() }
 
-// Run sends a command and passes each line of output to line. The end of ctx aborts it and closes the connection.
-func (c *Conn) Run(ctx context.Context, command string, line func(string)) error {
+// Run sends a command and passes each line of output to line. The end of ctx aborts it and closes the connection. If the agent sends nothing for the
+// duration idle, the error is [ErrNoAnswer]; 0 means no limit. After an error other than [*CommandError] the connection cannot be used.
+func (c *Conn) Run(ctx context.Context, command string, idle time.Duration, line func(string)) error {
 	if strings.ContainsAny(command, "\r\n") {
 		return fmt.Errorf("a command is one line: %q", command)
 	}
 	defer context.AfterFunc(ctx, func() { c.conn.Close() })()
+	c.conn.idle = idle
 	if _, err := fmt.Fprintln(c.conn, command); err != nil {
 		return c.ended(ctx, err)
 	}
@@ -94,17 +130,20 @@ func (c *Conn) ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("the agent ended the shell: %w", err)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%w at %s for %v: its /livez names the part that hangs", ErrNoAnswer, c.conn.RemoteAddr(), c.conn.idle)
+	}
+	return fmt.Errorf("%w at %s: the agent ended the shell: %w", ErrNoAnswer, c.conn.RemoteAddr(), err)
 }
 
-// Run connects to the shell, runs one command and closes the connection.
-func Run(ctx context.Context, socket, command string, line func(string)) error {
+// Run connects to the shell, runs one command as [Conn.Run] does and closes the connection.
+func Run(ctx context.Context, socket, command string, idle time.Duration, line func(string)) error {
 	c, err := Dial(ctx, socket)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return c.Run(ctx, command, line)
+	return c.Run(ctx, command, idle, line)
 }
 
 // Quote formats arguments as one command line for the script engine: single quotes around each argument that needs them.

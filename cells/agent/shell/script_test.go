@@ -43,7 +43,7 @@ func operator(socket string) upstream.ScriptCmdsOut {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				var out strings.Builder
-				err := shellwire.Run(ctx, socket, shellwire.Quote(args), func(line string) { out.WriteString(line + "\n") })
+				err := shellwire.Run(ctx, socket, shellwire.Quote(args), 0, func(line string) { out.WriteString(line + "\n") })
 				if err != nil {
 					return out.String(), err.Error() + "\n", errors.New("refused")
 				}

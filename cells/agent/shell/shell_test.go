@@ -83,7 +83,7 @@ func run(t *testing.T, socket, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var out strings.Builder
-	err := shellwire.Run(ctx, socket, command, func(line string) { out.WriteString(line + "\n") })
+	err := shellwire.Run(ctx, socket, command, 0, func(line string) { out.WriteString(line + "\n") })
 	return out.String(), err
 }
 
@@ -163,7 +163,7 @@ func TestShell_StopEndsWatching(t *testing.T) {
 	}
 	defer c.Close()
 	first, ended := make(chan string, 10), make(chan error, 1)
-	go func() { ended <- c.Run(t.Context(), "db/watch sources", func(l string) { first <- l }) }()
+	go func() { ended <- c.Run(t.Context(), "db/watch sources", 0, func(l string) { first <- l }) }()
 	<-first
 	if err := stop(); err != nil { // at once, see TestSession_EndsWithTheAgent
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestShell_ClientDisconnects_CommandEnds(t *testing.T) {
 	socket, _ := started(t)
 	for range maxSessions {
 		ctx, cancel := context.WithCancel(t.Context())
-		err := shellwire.Run(ctx, socket, "db/watch sources", func(string) { cancel() })
+		err := shellwire.Run(ctx, socket, "db/watch sources", 0, func(string) { cancel() })
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("watching: %v", err)
 		}
