@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/datapath/events"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/shellwire"
+	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 var update = flag.Bool("update", false, "write what is compared instead of comparing it")
@@ -350,6 +351,7 @@ func (signalling) Read([]byte) (int, error) {
 // A command that does not watch its context, such as one that reads a pipe, ends with the second signal.
 func TestRun_SecondSignalEndsTheProcess(t *testing.T) {
 	t.Parallel()
+	testnet.UsesMachine()
 	const child = "WAGGLE_TEST_SIGNALLED"
 	if os.Getenv(child) != "" {
 		os.Exit(Run([]string{"policy", "what-if", "-f", "-"}, signalling{}, io.Discard, io.Discard))

@@ -29,6 +29,7 @@ var special = map[string]struct{ tier, reason string }{
 	"test/nodekit/load": {"node", "the load generator of test/node"},
 	"api/v1":            {"machine", "runs the generator of the API's code"},
 	"bpf/tests":         {"machine", "compiles C and loads programs"},
+	"cli":               {"machine", "starts its test program as a command"},
 	"cmd/waggle-agent":  {"machine", "starts its test program as an agent"},
 	"cni":               {"machine", "starts the plugin as a process"},
 	"test/conventions":  {"machine", "runs git and go, and reads the whole tree"},
