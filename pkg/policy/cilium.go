@@ -46,6 +46,7 @@ type ciliumParser struct {
 	groups     groupReader
 	services   serviceReader
 	portNames  portNames
+	selectors  int        // in fromEndpoints and toEndpoints, so far
 	conditions conditions // of fromRequires and toRequires, in all rules
 }
 

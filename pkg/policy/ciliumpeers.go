@@ -112,6 +112,9 @@ func (r *ciliumRule) endpoints(path string, item json.RawMessage) ([]Peer, error
 	if err != nil {
 		return nil, err
 	}
+	if r.selectors++; r.selectors > maxPeerSelectors {
+		return nil, errPeerSelectors
+	}
 	if selector.isAPIServer() {
 		return r.env.apiServers(), nil
 	}

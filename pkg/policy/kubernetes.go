@@ -39,6 +39,7 @@ type kubernetesParser struct {
 	policy    *Policy
 	env       *Environment
 	portNames portNames
+	selectors int // of peers, so far
 }
 
 // rules parses the rules of one direction. It omits rules that allow nothing because of a problem.
@@ -73,8 +74,12 @@ func (k *kubernetesParser) peers(path string, direction Direction, from []k8s.Pe
 			peers.List = append(peers.List, Peer{CIDR: from[i].IPBlock, Except: from[i].Except, Scope: Everyone})
 			continue
 		}
-		selector := k.podsOf(&from[i])
 		at := fmt.Sprintf("%s.%s[%d]", path, side, i)
+		if k.selectors++; k.selectors > maxPeerSelectors {
+			k.policy.add(Problem{Path: at, Reason: ReasonUnsupported, Message: errPeerSelectors.Error() + ": " + outcome(false) + "; use several policies"})
+			return Peers{}, false
+		}
+		selector := k.podsOf(&from[i])
 		if !k.policy.filterRequirements(at, selector, false, k.env) {
 			ok = false
 		}

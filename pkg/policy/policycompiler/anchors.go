@@ -29,9 +29,20 @@ func (m anchored[V]) file(v V, choice *policy.Selector) []anchor {
 
 func (m anchored[V]) remove(v V, anchors []anchor) {
 	for _, a := range anchors {
-		if m[a] = slices.DeleteFunc(m[a], func(one V) bool { return one == v }); len(m[a]) == 0 {
-			delete(m, a)
-		}
+		m.removeUnder(a, func(one V) bool { return one == v })
+	}
+}
+
+// removeFunc removes the values for which gone returns true, under some anchors.
+func (m anchored[V]) removeFunc(anchors map[anchor]struct{}, gone func(V) bool) {
+	for a := range anchors {
+		m.removeUnder(a, gone)
+	}
+}
+
+func (m anchored[V]) removeUnder(a anchor, gone func(V) bool) {
+	if m[a] = slices.DeleteFunc(m[a], gone); len(m[a]) == 0 {
+		delete(m, a)
 	}
 }
 

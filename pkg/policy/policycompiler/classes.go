@@ -203,11 +203,12 @@ func (r *Resolver) SetClasses(on bool) {
 		return
 	}
 	c.classed = on
+	var changed []*selector
 	for _, s := range c.byKey {
 		if s.choice == nil || s.extent == ofIdentity {
 			continue
 		}
-		c.unchoose(s)
+		changed = append(changed, s)
 		if !s.pending {
 			s.pending = true
 			c.pending = append(c.pending, s)
@@ -216,6 +217,7 @@ func (r *Resolver) SetClasses(on bool) {
 			user.invalidate()
 		}
 	}
+	c.unchoose(changed)
 	r.podsChanged()
 }
 

@@ -193,26 +193,33 @@ func (r *Resolver) use(p *part, d policy.Direction) {
 	}
 }
 
-// unuse reverts [Resolver.use].
-func (r *Resolver) unuse(p *part, d policy.Direction) {
+// unuse reverts [Resolver.use]. The caller must release the peers of the returned rules.
+func (r *Resolver) unuse(p *part, d policy.Direction) []*rule {
 	if p.users[d]--; p.users[d] > 0 {
-		return
+		return nil
 	}
-	for _, one := range p.rules[d] {
-		r.releasePeers(one)
-	}
+	return p.rules[d]
 }
 
 func (r *Resolver) choosePeers(of *rule) {
 	if !of.Peers.Any {
+		chosen := map[*selector]struct{}{}
+		choose := func(s *selector) {
+			if _, again := chosen[s]; again {
+				s.rules--
+				return
+			}
+			chosen[s] = struct{}{}
+			of.selectors = append(of.selectors, s)
+		}
 		for i := range of.Peers.List {
 			switch peer := &of.Peers.List[i]; {
 			case peer.CIDR.IsValid():
 				of.cidrs = append(of.cidrs, newCIDRPeer(peer))
 			case peer.Labels != nil:
-				of.selectors = append(of.selectors, r.selectors.ofLabels(peer.Labels))
+				choose(r.selectors.ofLabels(peer.Labels))
 			default:
-				of.selectors = append(of.selectors, r.selectors.ofNumbers(peer.Identities))
+				choose(r.selectors.ofNumbers(peer.Identities))
 			}
 		}
 	}
@@ -228,16 +235,19 @@ func (r *Resolver) choosePeers(of *rule) {
 	}
 }
 
-func (r *Resolver) releasePeers(of *rule) {
-	r.countPrefixes(of, -1)
-	for _, s := range of.selectors {
-		r.selectors.release(s)
+// releasePeers reverts [Resolver.choosePeers].
+func (r *Resolver) releasePeers(rules ...*rule) {
+	var selectors []*selector
+	for _, of := range rules {
+		r.countPrefixes(of, -1)
+		selectors = append(selectors, of.selectors...)
+		of.selectors, of.cidrs, of.byPrefix = nil, nil, nil
+		if _, named := r.namedRules[of]; named {
+			delete(r.namedRules, of)
+			r.countNames(of, -1)
+		}
 	}
-	of.selectors, of.cidrs, of.byPrefix = nil, nil, nil
-	if _, named := r.namedRules[of]; named {
-		delete(r.namedRules, of)
-		r.countNames(of, -1)
-	}
+	r.selectors.release(selectors...)
 }
 
 // countNames adds n to the use of each port name of a rule.

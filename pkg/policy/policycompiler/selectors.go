@@ -81,39 +81,57 @@ func (c *selectors) ofNumbers(numbers []uint32) *selector {
 	return s
 }
 
-// release reverts one call of ofLabels or ofNumbers.
-func (c *selectors) release(s *selector) {
-	if s.rules--; s.rules > 0 {
-		return
+// release reverts one call of ofLabels or ofNumbers for each selector. A policy may have thousands of selectors with common anchors and identities, so each of
+// these is visited once for all selectors.
+func (c *selectors) release(list ...*selector) {
+	var byLabels []*selector
+	anchors, numbers := map[anchor]struct{}{}, map[uint32]struct{}{}
+	for _, s := range list {
+		if s.rules--; s.rules > 0 {
+			continue
+		}
+		delete(c.byKey, s.key)
+		if s.choice == nil {
+			for _, number := range s.identities {
+				numbers[number] = struct{}{}
+			}
+			continue
+		}
+		byLabels = append(byLabels, s)
+		for _, a := range s.anchors {
+			anchors[a] = struct{}{}
+		}
 	}
-	delete(c.byKey, s.key)
-	c.pending = slices.DeleteFunc(c.pending, s.is)
-	c.byAnchor.remove(s, s.anchors)
-	if s.choice != nil {
-		c.unchoose(s)
-		return
-	}
-	for _, number := range s.identities {
-		if c.fixed[number] = slices.DeleteFunc(c.fixed[number], s.is); len(c.fixed[number]) == 0 {
+	for number := range numbers {
+		if c.fixed[number] = slices.DeleteFunc(c.fixed[number], (*selector).unused); len(c.fixed[number]) == 0 {
 			delete(c.fixed, number)
 		}
 	}
+	c.pending = slices.DeleteFunc(c.pending, (*selector).unused)
+	c.byAnchor.removeFunc(anchors, (*selector).unused)
+	c.unchoose(byLabels)
 }
 
-// unchoose empties a choice by labels. The caller must recompile its users.
-func (c *selectors) unchoose(s *selector) {
-	for _, number := range s.identities {
-		k := c.identities[number]
-		k.chosen = slices.DeleteFunc(k.chosen, s.is)
-	}
-	for _, number := range s.classes {
-		k := c.byNumber[number]
-		k.chosen = slices.DeleteFunc(k.chosen, s.is)
-	}
-	s.identities, s.classes = nil, nil
-}
+// unused reports whether no rule makes the choice any more.
+func (s *selector) unused() bool { return s.rules == 0 }
 
-func (s *selector) is(o *selector) bool { return s == o }
+// unchoose empties choices by labels. The caller must recompile their users.
+func (c *selectors) unchoose(list []*selector) {
+	gone, chosen := map[*selector]struct{}{}, map[*known]struct{}{}
+	for _, s := range list {
+		gone[s] = struct{}{}
+		for _, number := range s.identities {
+			chosen[c.identities[number]] = struct{}{}
+		}
+		for _, number := range s.classes {
+			chosen[&c.byNumber[number].known] = struct{}{}
+		}
+		s.identities, s.classes = nil, nil
+	}
+	for k := range chosen {
+		k.chosen = slices.DeleteFunc(k.chosen, func(s *selector) bool { _, found := gone[s]; return found })
+	}
+}
 
 // of lists the selectors that choose an identity, the fixed ones among them, or a class.
 func (c *selectors) of(p peer) []*selector {

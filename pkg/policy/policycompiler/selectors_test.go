@@ -37,8 +37,9 @@ func TestSelectors_RandomChangesOfClasses_EqualAComparisonWithAll(t *testing.T) 
 						r.ClassesApplied(one)
 					}
 				default:
-					for ; len(live) > 20; live = live[1:] {
-						c.release(live[0])
+					if dead := max(0, len(live)-20); dead > 0 {
+						c.release(live[:dead]...)
+						live = live[dead:]
 					}
 					for range 1 + random.IntN(2*few) {
 						s := c.ofLabels(randomChoice(random, "a", labels.KeyNamespace, labels.KeyNamespaceLabels+".team", labels.KeyCluster))
@@ -88,4 +89,34 @@ func randomPodLabels(random *rand.Rand) map[string]string {
 		all["container:"+labels.KeyNamespace] = pick(random, "x", "y")
 	}
 	return all
+}
+
+// TestResolver_RepeatedPeers: a rule that repeats a peer has its selector once, and a removed policy leaves nothing behind.
+func TestResolver_RepeatedPeers(t *testing.T) {
+	t.Parallel()
+	peers := app("web")
+	peers.List = append(peers.List, policy.Peer{Identities: []uint32{web, db}})
+	want, _ := one(policy.Options{Mode: policy.Default}, policyOf("p", ingress(false, peers, anyPorts()), ingress(true, app("db"), tcp80)))
+	peers.List = slices.Repeat(peers.List, 1000)
+	p := policyOf("p", ingress(false, peers, anyPorts()), ingress(true, app("db"), tcp80))
+	r, _ := one(policy.Options{Mode: policy.Default}, p)
+	wanted, _ := enforced(want)
+	got, _ := enforced(r)
+	require.Equal(t, entriesIn(wanted), entriesIn(got))
+	chosen := 0
+	for _, s := range r.selectors.byKey {
+		chosen += s.rules
+	}
+	require.Equal(t, 3, chosen, "uses of selectors")
+
+	r.DeletePolicy(p.Ref)
+	enforced(r)
+	c := r.selectors
+	require.Empty(t, c.byKey)
+	require.Empty(t, c.byAnchor)
+	require.Empty(t, c.fixed)
+	require.Empty(t, c.pending)
+	for _, k := range c.identities {
+		require.Empty(t, k.chosen)
+	}
 }

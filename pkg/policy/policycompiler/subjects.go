@@ -202,10 +202,9 @@ func (r *Resolver) leave(set *ruleset) {
 	for s := range set.bySelector {
 		delete(s.users, set)
 	}
+	gone := slices.Clone(set.narrowed)
 	for _, p := range set.parts {
-		r.unuse(p, set.direction)
+		gone = append(gone, r.unuse(p, set.direction)...)
 	}
-	for _, one := range set.narrowed {
-		r.releasePeers(one)
-	}
+	r.releasePeers(gone...)
 }
