@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -104,8 +106,19 @@ func TestLockStateDir_SecondAgent_Fails(t *testing.T) {
 	again()
 }
 
-// process starts the agent as a process in separate namespaces and waits until the agent logs that it has started.
+// process starts the agent as a process in separate namespaces.
 func process(t *testing.T, dir string) (cmd *exec.Cmd, log *os.File) {
+	t.Helper()
+	cmd, log = command(t, dir, dir+"/state")
+	cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWNET
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, log
+}
+
+// command returns the command that runs the agent in a separate mount namespace.
+func command(t *testing.T, dir, state string) (cmd *exec.Cmd, log *os.File) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make namespaces; run as root")
@@ -114,14 +127,10 @@ func process(t *testing.T, dir string) (cmd *exec.Cmd, log *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd = exec.Command(os.Args[0], "--state-dir", dir+"/state", "--bpf-root", dir+"/bpf", "--node-name", "bee-1")
+	cmd = exec.Command(os.Args[0], "--state-dir", state, "--bpf-root", dir+"/bpf", "--node-name", "bee-1")
 	cmd.Env = []string{asAgent + "=1"}
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	return cmd, log
 }
 
@@ -162,6 +171,39 @@ func TestPrivilegedAgent_StartsAloneAndStopsInTime(t *testing.T) {
 	}
 	if err := agent.Wait(); err != nil { // if the timeout cuts the stop short, the exit code differs
 		t.Errorf("%v:\n%s", err, read(t, log))
+	}
+}
+
+// Two agents in one network namespace would share maps, links and routes, also with two state directories.
+func TestPrivilegedAgent_OneInNetworkNamespace(t *testing.T) {
+	dir := t.TempDir()
+	first, firstLog := command(t, dir, dir+"/one")
+	second, secondLog := command(t, dir, dir+"/two")
+	first.SysProcAttr.Pdeathsig, second.SysProcAttr.Pdeathsig = 0, 0 // the thread in the network namespace ends
+	ns := testnet.New(t)
+	start := func(cmd *exec.Cmd) {
+		t.Helper()
+		ns.Do(func() {
+			if err := cmd.Start(); err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		})
+	}
+	start(first)
+	await(t, firstLog, "Started hive")
+	start(second)
+	if await(t, secondLog, "waggle-agent"); strings.Contains(read(t, secondLog), "Starting waggle-agent") {
+		t.Fatal("a second agent started in the network namespace")
+	}
+	_ = second.Wait()
+	want := fmt.Sprintf("another waggle-agent (pid %d) runs in this network namespace: stop it", first.Process.Pid)
+	if got := read(t, secondLog); second.ProcessState.ExitCode() != 1 || !strings.Contains(got, want) {
+		t.Errorf("%v, want %s; the second agent said:\n%s", second.ProcessState, want, got)
+	}
+	if _, err := os.Stat(dir + "/two"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the second agent has a state directory: %v", err)
 	}
 }
 

@@ -84,5 +84,5 @@ func (a *agent) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return lockStateDir(filepath.Clean(stateDir))
+	return lockNode(filepath.Clean(stateDir))
 }

@@ -20,7 +20,10 @@ const maxResponse = 64 << 20
 // dialTimeout limits the time of a connect. The kernel connects unix sockets, or fails, without delay.
 const dialTimeout = 2 * time.Second
 
-var errNoHTTP = errors.New("the answer is not HTTP")
+var (
+	errNoHTTP   = errors.New("the answer is not HTTP")
+	errTooLarge = errors.New("the answer is larger than 64 MiB: ask for one object, or print the table without -o by waggle db show, which has no limit")
+)
 
 // request is one request. target and header must contain no line breaks: they are constants or escaped.
 type request struct {
@@ -73,7 +76,7 @@ func (c *Client) exchange(ctx context.Context, r request) (httpResponse, error) 
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // wakes a blocked read or write
 	if _, err = conn.Write(message); err == nil {
 		var a httpResponse
-		if a, err = readResponse(conn); err == nil {
+		if a, err = readResponse(conn, maxResponse); err == nil {
 			return a, nil
 		}
 	}
@@ -83,9 +86,10 @@ func (c *Client) exchange(ctx context.Context, r request) (httpResponse, error) 
 	return httpResponse{}, err
 }
 
-// readResponse reads until the end of the connection.
-func readResponse(from io.Reader) (a httpResponse, err error) {
-	reader := bufio.NewReader(io.LimitReader(from, maxResponse))
+// readResponse reads until the end of the connection, limit bytes at most.
+func readResponse(from io.Reader, limit int64) (a httpResponse, err error) {
+	limited := &io.LimitedReader{R: from, N: limit + 1}
+	reader := bufio.NewReader(limited)
 	head := textproto.NewReader(reader)
 	line, err := head.ReadLine()
 	if err != nil {
@@ -104,6 +108,9 @@ func readResponse(from io.Reader) (a httpResponse, err error) {
 	}
 	if a.body, err = io.ReadAll(reader); err != nil {
 		return a, err
+	}
+	if limited.N <= 0 {
+		return a, errTooLarge
 	}
 	// An agent that exits may close the connection early. Responses without a length are JSON, so the decoder detects truncation.
 	if length := header.Get("Content-Length"); length != "" && length != strconv.Itoa(len(a.body)) {

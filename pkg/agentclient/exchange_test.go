@@ -65,12 +65,29 @@ func TestExchange_RejectsIncompleteResponse(t *testing.T) {
 	}
 }
 
+// A response that exceeds the limit is not reported as an incomplete one, with or without a length.
+func TestReadResponse_TooLarge(t *testing.T) {
+	t.Parallel()
+	for _, head := range []string{"HTTP/1.0 200 OK\r\n\r\n", "HTTP/1.0 200 OK\r\nContent-Length: 20\r\n\r\n"} {
+		response := head + strings.Repeat("x", 20)
+		if a, err := readResponse(strings.NewReader(response), int64(len(response))); err != nil || len(a.body) != 20 {
+			t.Errorf("%q of the largest size: %q, %v", response, a.body, err)
+		}
+		if _, err := readResponse(strings.NewReader(response), int64(len(response)-1)); !errors.Is(err, errTooLarge) || Interrupted(err) {
+			t.Errorf("%q: got %v, want %v", response, err, errTooLarge)
+		}
+	}
+	if want := fmt.Sprintf("larger than %d MiB", maxResponse>>20); !strings.Contains(errTooLarge.Error(), want) {
+		t.Errorf("%q does not contain %q", errTooLarge, want)
+	}
+}
+
 // FuzzReadResponse passes responses that no agent sends.
 func FuzzReadResponse(f *testing.F) {
 	f.Add([]byte("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
 	f.Add([]byte("HTTP/1.1 404 \r\n\r\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		a, err := readResponse(bytes.NewReader(data))
+		a, err := readResponse(bytes.NewReader(data), maxResponse)
 		if err == nil && (a.status < 200 || !bytes.HasSuffix(data, a.body)) {
 			t.Fatalf("status %d, body %q", a.status, a.body)
 		}

@@ -2,7 +2,7 @@
 // "waggle-agent setup", and "waggle cleanup" together with any of them.
 //
 // The locks are files in the state directory. The kernel releases a lock when its process ends, so a file that is left behind
-// locks nothing. An agent also announces itself in its network namespace, for processes that do not know its state directory.
+// locks nothing. An agent also announces itself in its network namespace, which excludes agents and cleanups that use another state directory.
 package agentlock
 
 import (

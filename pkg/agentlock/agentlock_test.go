@@ -2,6 +2,7 @@ package agentlock
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -42,8 +43,15 @@ func TestPrivilegedAnnounce_OneNamespace(t *testing.T) {
 		if _, running := Announced(); running {
 			t.Error("an agent is announced in a new namespace")
 		}
-		a, second := Announce(), Announce()
-		defer second.Close()
+		a, err := Announce()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		var held *HeldError
+		if _, err := Announce(); !errors.As(err, &held) || held.PID != os.Getpid() {
+			t.Errorf("a second agent: %v", err)
+		}
 		if pid, running := Announced(); !running || pid != os.Getpid() {
 			t.Errorf("announced: %v, pid %d", running, pid)
 		}
@@ -59,7 +67,40 @@ func TestPrivilegedAnnounce_OneNamespace(t *testing.T) {
 	})
 }
 
-// The agent accepts no connection. After many calls the backlog of its socket is full, and Announced still reports an agent.
+// A process of another user takes the name, and does not prevent the start of the agent.
+func TestPrivilegedAnnounce_NameOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	testnet.New(t).Do(func() {
+		seteuid := func(id int) error { // of this thread only, unlike syscall.Seteuid
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(id), ^uintptr(0)); errno != 0 {
+				return errno
+			}
+			return nil
+		}
+		const nobody = 65534
+		if err := seteuid(nobody); err != nil {
+			t.Error(err)
+			return
+		}
+		l, err := net.Listen("unix", address)
+		if err := errors.Join(err, seteuid(0)); err != nil {
+			t.Error(err)
+			return
+		}
+		defer l.Close()
+		if owner, err := announced(); err != nil || owner.Uid != nobody {
+			t.Errorf("the owner is %+v, %v", owner, err)
+		}
+		a, err := Announce()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		a.Close()
+	})
+}
+
+// An agent of a previous build accepts no connection. After many calls the backlog of its socket is full, and Announced still reports an agent.
 func TestPrivilegedAnnounced_AfterManyCalls(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {

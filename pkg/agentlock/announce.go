@@ -12,32 +12,63 @@ import (
 // address is an abstract socket. Each network namespace has its own abstract sockets, and the kernel removes one with its process.
 const address = "@waggle-agent"
 
-// Announce announces an agent in the network namespace until the result is closed. A second agent in a namespace cannot be
-// distinguished from the first; then, as after any other error, Announce has no effect.
-func Announce() io.Closer {
-	l, err := net.Listen("unix", address)
-	if err != nil {
-		return io.NopCloser(nil)
+// Announce announces an agent in the network namespace until the result is closed. If an agent of root is already announced, the error is a [*HeldError].
+//
+// Any process in the namespace can take the name. It must not prevent the start of the agent, so if root does not own the name, or its owner is unknown,
+// Announce has no effect, as after any other error.
+func Announce() (io.Closer, error) {
+	for range 3 { // the owner of the name may end between the two calls
+		l, err := net.Listen("unix", address)
+		if err == nil {
+			go accept(l)
+			return l, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+		owner, err := announced()
+		if err == nil && owner.Uid == 0 {
+			return nil, &HeldError{address, int(owner.Pid)}
+		}
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			break
+		}
 	}
-	return l
+	return io.NopCloser(nil), nil
+}
+
+// accept closes each connection, so that the queue of connections does not become full and the owner of the name stays known.
+func accept(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		conn.Close()
+	}
 }
 
 // Announced reports whether an agent runs in this network namespace, and its process id, which is 0 when the process is not visible
 // in this PID namespace.
 func Announced() (pid int, running bool) {
-	conn, err := net.DialTimeout("unix", address, time.Second)
+	owner, err := announced()
 	if err != nil {
 		return 0, !errors.Is(err, unix.ECONNREFUSED) // refused: no process listens; any other error, such as a full backlog, comes from a running agent
+	}
+	return int(owner.Pid), true
+}
+
+// announced returns the process that owns the name.
+func announced() (owner *unix.Ucred, err error) {
+	conn, err := net.DialTimeout("unix", address, time.Second)
+	if err != nil {
+		return nil, err
 	}
 	defer conn.Close()
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
-		return 0, true
+		return nil, err
 	}
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
-		}
-	})
-	return pid, true
+	controlErr := raw.Control(func(fd uintptr) { owner, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return owner, errors.Join(controlErr, err)
 }

@@ -221,6 +221,15 @@ func TestCleanup_MountsNodeDirectories(t *testing.T) {
 	if len(all) != 1 || !pod.HostNetwork || *pod.AutomountServiceAccountToken {
 		t.Errorf("%d objects, %+v", len(all), pod)
 	}
+	for file, want := range map[string]string{"/var/log/waggle/cni.log": "/var/log/waggle -> /host/var/log/waggle", "/opt/cni/bin/cni.log": "/etc/cni/net.d -> /host/etc/cni/net.d",
+		"/cni.log": "/etc/cni/net.d -> /host/etc/cni/net.d"} {
+		o := usual("cleanup")
+		o.Set = []string{"cni-log-file=" + file}
+		pod := objects(t, o)["DaemonSet waggle-cleanup"].(*appsv1.DaemonSet).Spec.Template.Spec
+		if got := mounts(pod, pod.Containers[0]); got[len(got)-1] != want {
+			t.Errorf("%s: mounts %q, want %q", file, got, want)
+		}
+	}
 	if _, err := Render(usual("agent", "cleanup")); err == nil {
 		t.Error("agent and cleanup were printed together")
 	}

@@ -217,6 +217,20 @@ func (v values) CgroupRoot() string { return cmp.Or(v.Settings.value("cgroup-roo
 // CleanupConfDir returns the directory of that configuration on the node.
 func (v values) CleanupConfDir() string { return path.Dir(v.cleanupConf()) }
 
+// CleanupLogDir returns the directory of the plugin's log on the node, or "" if the pod has the directory by another mount.
+func (v values) CleanupLogDir() string {
+	dir := path.Dir(v.Settings.value("cni-log-file"))
+	for _, mounted := range []string{"/var/run", "/var/lib", "/sys/fs", v.CNIBinDir, v.CleanupConfDir()} {
+		if dir == mounted || strings.HasPrefix(dir, mounted+"/") {
+			return ""
+		}
+	}
+	if dir == "." || dir == "/" { // no log, or a directory that cannot be mounted
+		return ""
+	}
+	return dir
+}
+
 // CleanupArgs returns the paths of the node as the pod of the DaemonSet sees them.
 func (v values) CleanupArgs() []string {
 	const host = "/host"

@@ -64,7 +64,10 @@ func (m *Machine) files() (found []Object, err error) {
 			add(socket.path+".new", socket.owner)
 		}
 	}
-	add(m.paths.CNILog, "plugin waggle-cni")
+	if m.paths.CNILog != "" {
+		add(m.paths.CNILog, "plugin waggle-cni")
+		add(m.paths.CNILog+".1", "plugin waggle-cni") // the previous log
+	}
 	for _, name := range []string{"k8s-snapshot", "k8s-snapshot.tmp", "k8s-snapshot.bad"} {
 		add(filepath.Join(m.paths.LibDir, name), "cell k8stables")
 	}
