@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/waggle-net/waggle/pkg/policy"
 )
@@ -67,7 +66,7 @@ func (c *controller) findOverflow() {
 		if !errors.Is(h.err, errFull) || h.target == nil {
 			continue
 		}
-		for _, ref := range h.target.Policies(slices.Concat(h.change.AddedAllows, h.change.AddedDenies)) {
+		for _, ref := range h.target.Policies(h.added) {
 			if texts[ref] == "" {
 				texts[ref] = "its entries do not fit into the maps of this node: endpoints keep the policy that they had, and new ones are cut off; " +
 					"have fewer or wider rules, or raise --bpf-policy-map-max"

@@ -36,7 +36,7 @@ func (s *store) write() {
 // apply changes one id to its target if the maps have the capacity.
 func (s *store) apply(h *mapPolicy) {
 	d, mended := h.change, h.is != nil && h.broken
-	if h.is == nil {
+	if h.is == nil && h.policies == nil { // not with each attempt
 		h.name()
 	}
 	need := h.missingCapacity(d.AddedDenies).plus(h.missingCapacity(d.AddedAllows))
