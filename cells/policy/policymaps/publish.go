@@ -114,6 +114,9 @@ func deniesIdentities(compiled *policycompiler.Compiled) bool {
 	if compiled == nil {
 		return false
 	}
+	if compiled.TooLarge() {
+		return compiled.Denies() // its entries are not known
+	}
 	for e := range compiled.Entries() {
 		if e.Deny && ofIdentities(e.Kind) {
 			return true

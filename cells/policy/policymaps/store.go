@@ -205,8 +205,8 @@ func (s *store) findUpdatable(c *policycompiler.Compiled, successors map[uint32]
 // neither policy denies. This is the case if all changes open or all changes narrow. Entries about peers that no policy knows yet, or about deleted ones, do
 // not count.
 func (s *store) inPlace(from, to *policycompiler.Compiled) bool {
-	if to.Shape()&^from.Shape() != 0 {
-		return false // the datapath does not look up keys of the new shape
+	if to.TooLarge() || to.Shape()&^from.Shape() != 0 {
+		return false // it has no entries, or the datapath does not look up keys of the new shape
 	}
 	d := to.Diff(from)
 	if len(d.Changed) > 0 || s.anyStop(d.AddedDenies) || s.anyStop(d.Removed) {

@@ -19,7 +19,9 @@ func (s *store) write() {
 	for _, h := range s.byID {
 		h.err, h.open, h.change = nil, false, policycompiler.Diff{}
 		if h.target != nil && !h.complete(h.target) {
-			h.change = h.target.Diff(h.is)
+			if !h.target.TooLarge() {
+				h.change = h.target.Diff(h.is)
+			}
 			work, s.moved = append(work, h), true
 		}
 	}
@@ -38,6 +40,10 @@ func (s *store) apply(h *mapPolicy) {
 	d, mended := h.change, h.is != nil && h.broken
 	if h.is == nil && h.policies == nil { // not with each attempt
 		h.name()
+	}
+	if h.target.TooLarge() { // no endpoint has the id: see [store.inPlace]
+		h.err = fmt.Errorf("%w: it needs more than the %d entries or the %d ranges of ports that they hold", errFull, s.capacity.entries, s.capacity.ranges)
+		return
 	}
 	need := h.missingCapacity(d.AddedDenies).plus(h.missingCapacity(d.AddedAllows))
 	free := s.capacity.minus(s.used())

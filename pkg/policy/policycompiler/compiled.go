@@ -24,6 +24,7 @@ type Compiled struct {
 	nested    bool     // entries about a named CIDR also apply to the named CIDRs inside it
 	groups    []*group // sorted, none empty
 	classes   [classes]int
+	tooLarge  bool    // see [Compiled.TooLarge]
 	rules     []*rule // shared with the rule set and its other results
 	// missing has the prefixes that rules need and that have no identity in [Resolver.SetCIDRs]. While the list is not empty, allow rules grant nothing to
 	// these prefixes, and deny rules deny more: every peer, or, for the address of a pod with a named port, all pods with the pod's identity.
@@ -175,6 +176,12 @@ func (c *Compiled) put(p peer, entries []entry) bool {
 // reuse returns previous if it is equal to c, otherwise c with its groups replaced by the equal groups of previous.
 func (c *Compiled) reuse(previous *Compiled) *Compiled {
 	if previous == nil || c == previous || c.allowsAll {
+		return c
+	}
+	if c.tooLarge || previous.tooLarge {
+		if c.sameRules(previous) {
+			return previous
+		}
 		return c
 	}
 	same, old := 0, previous.groups

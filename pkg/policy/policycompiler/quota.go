@@ -78,7 +78,7 @@ func (r *Resolver) Naming(prefixes map[netip.Prefix]bool) map[policy.Ref]int {
 	return all
 }
 
-// Policies returns the objects of the rules that the given entries name, in no order.
+// Policies returns the objects of the rules that the given entries name, in no order. If the result is too large, these are the objects of all rules.
 func (c *Compiled) Policies(entries iter.Seq[Entry]) []policy.Ref {
 	cookies := map[uint32]struct{}{} // there may be as many rules as entries: no search for the rule of each entry
 	for e := range entries {
@@ -86,7 +86,7 @@ func (c *Compiled) Policies(entries iter.Seq[Entry]) []policy.Ref {
 	}
 	refs := map[policy.Ref]struct{}{}
 	for _, r := range c.rules {
-		if _, named := cookies[r.cookie]; named && r.ref.Name != "" {
+		if _, named := cookies[r.cookie]; (named || c.tooLarge) && r.ref.Name != "" {
 			refs[r.ref] = struct{}{}
 		}
 	}
