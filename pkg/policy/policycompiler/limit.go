@@ -35,8 +35,12 @@ func (c *ruleCookies) count(entries []entry) []entry {
 
 func (c *ruleCookies) exceeded() bool { return c.built.exceeds(c.limit) }
 
-// limited returns c, a new result, or if it is above the limit a result that says so.
-func (set *ruleset) limited(c *Compiled) *Compiled {
+// completed returns c without entries if it is a new result above the limit.
+func (set *ruleset) completed(c *Compiled) *Compiled {
+	if c.allowsAll || c == set.compiled {
+		return c // shared
+	}
+	c.namespace = set.namespace
 	entries, ranges := c.Len()
 	if (size{entries, ranges}).exceeds(set.cookies.limit) || set.cookies.exceeded() {
 		c.groups, c.tooLarge = nil, true
@@ -55,5 +59,5 @@ func (c *Compiled) Denies() bool {
 
 // sameRules reports whether c and o, one of which is too large, mean the same.
 func (c *Compiled) sameRules(o *Compiled) bool {
-	return c.tooLarge == o.tooLarge && c.isolated == o.isolated && c.nested == o.nested && slices.Equal(c.rules, o.rules)
+	return c.tooLarge == o.tooLarge && c.isolated == o.isolated && c.nested == o.nested && c.namespace == o.namespace && slices.Equal(c.rules, o.rules)
 }

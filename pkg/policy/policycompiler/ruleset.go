@@ -1,6 +1,7 @@
 package policycompiler
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -12,6 +13,7 @@ type ruleset struct {
 	resolver   *Resolver
 	key        string
 	direction  policy.Direction
+	namespace  string // of the policies that are not cluster-wide
 	parts      []*part
 	subjects   int // number of subjects that use it
 	isolated   bool
@@ -46,6 +48,7 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 	var required policy.Requirements
 	for _, p := range parts {
 		r.use(p, d)
+		set.namespace = cmp.Or(set.namespace, p.owner.policy.Ref.Namespace)
 		set.isolated = set.isolated || p.Isolates(d)
 		set.rules = append(set.rules, p.rules[d]...)
 		required.Add(p.owner.policy.Ref, p.Part, d)
@@ -158,9 +161,9 @@ func (set *ruleset) compile(r *Resolver, previous *Compiled) *Compiled {
 		if set.compiled != nil {
 			previous = set.compiled
 		}
-		set.compiled = set.limited(set.all(r)).reuse(previous)
+		set.compiled = set.completed(set.all(r)).reuse(previous)
 	case len(set.touched) > 0:
-		set.compiled = set.limited(set.patch(r))
+		set.compiled = set.completed(set.patch(r))
 	}
 	set.stale = false
 	clear(set.touched)
