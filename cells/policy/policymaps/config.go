@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Config configures which policies are enforced on this node. The flags and their values have the names of Cilium, except l7-rules and
-// policy-cidrs-per-namespace.
+// Config configures which policies are enforced on this node. The flags and their values have the names of Cilium, except l7-rules,
+// policy-cidrs-per-namespace and policy-entries-per-namespace.
 type Config struct {
 	Enable         string   `mapstructure:"enable-policy"`
 	CIDRMatch      []string `mapstructure:"policy-cidr-match-mode"`
@@ -18,11 +18,16 @@ type Config struct {
 	Cilium         bool     `mapstructure:"enable-cilium-network-policy"`
 	L7Rules        string   `mapstructure:"l7-rules"`
 	NamespaceCIDRs int      `mapstructure:"policy-cidrs-per-namespace"`
+	// NamespaceEntries is a number of entries; negative for a quarter of the map, 0 for no quota.
+	NamespaceEntries int `mapstructure:"policy-entries-per-namespace"`
 }
 
 // DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{Enable: string(policy.Default), AllowLocalhost: localhostAuto, Kubernetes: true, Cilium: true,
-	L7Rules: string(policy.DenyL7), NamespaceCIDRs: 64000}
+	L7Rules: string(policy.DenyL7), NamespaceCIDRs: 64000, NamespaceEntries: quarter}
+
+// quarter is the value of --policy-entries-per-namespace that means a quarter of the map.
+const quarter = -1
 
 // Values of --allow-localhost and --policy-cidr-match-mode.
 const (
@@ -44,6 +49,8 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("l7-rules", c.L7Rules, policy.L7RulesUsage)
 	flags.Int("policy-cidrs-per-namespace", c.NamespaceCIDRs, "Quota of address ranges in the policies of one namespace on this node. All namespaces share "+
 		"--bpf-cidr-map-max; 0 for no quota")
+	flags.Int("policy-entries-per-namespace", c.NamespaceEntries, "Quota of entries, and in proportion of port ranges, of one namespace's policies "+
+		"on this node; -1: a quarter of --bpf-policy-map-max, 0: none")
 }
 
 // newOptions validates the configuration and returns the options for policies.
@@ -64,6 +71,9 @@ func newOptions(c Config) (policy.Options, error) {
 	if c.NamespaceCIDRs < 0 {
 		return o, fmt.Errorf("--policy-cidrs-per-namespace=%d: use a positive number, or 0 for no limit", c.NamespaceCIDRs)
 	}
+	if c.NamespaceEntries < quarter {
+		return o, fmt.Errorf("--policy-entries-per-namespace=%d: use a positive number, 0 for no limit, or -1 for a quarter of the map", c.NamespaceEntries)
+	}
 	var err error
 	if o.L7Rules, err = policy.ParseL7Mode(c.L7Rules); err != nil {
 		return o, err
@@ -78,4 +88,16 @@ func newOptions(c Config) (policy.Options, error) {
 		}
 	}
 	return o, nil
+}
+
+// entryQuota returns the quota of one namespace in maps with a capacity; the zero value for none.
+func (c Config) entryQuota(all capacity) capacity {
+	n := c.NamespaceEntries
+	if n == 0 {
+		return capacity{}
+	}
+	if n < 0 {
+		n = all.entries / 4
+	}
+	return capacity{max(n, 1), max(n*all.ranges/max(all.entries, 1), 1)}
 }

@@ -71,6 +71,7 @@ func TestNewOptions_RejectsUnknownValues(t *testing.T) {
 		"--enable-policy=Always":                 `--enable-policy="Always": use`,
 		"--enable-policy=true":                   `--enable-policy="true": use`,
 		"--policy-cidrs-per-namespace=-1":        `--policy-cidrs-per-namespace=-1: use a positive number, or 0`,
+		"--policy-entries-per-namespace=-2":      `--policy-entries-per-namespace=-2: use a positive number, 0`,
 		"--l7-rules=allow":                       `--l7-rules="allow": use deny or allow-port`,
 		"--allow-localhost=":                     `--allow-localhost="": use auto, always or policy`,
 		"--allow-localhost=never":                `--allow-localhost="never": use`,

@@ -115,6 +115,9 @@ func (c *controller) restore() (err error) {
 	if c.in, err = newInputs(c.params); err != nil {
 		return fmt.Errorf("follow the tables that policies are made from: %w", err)
 	}
+	c.store.quota = c.Config.entryQuota(c.store.capacity)
+	// A policy that only just exceeds the maps is compiled, so that the part of its change that denies can be written: see [store.reject].
+	c.in.resolver.SetLimit(2*c.store.capacity.entries, 2*c.store.capacity.ranges)
 	c.previous = newPreviousRun(slots, c.store, c.classes)
 	c.in.previous = &c.previous
 	c.in.alive, c.store.alive = c.alive, c.alive

@@ -67,7 +67,7 @@ func testHistory(t *testing.T, random *rand.Rand, tight bool) {
 	fake := h.Entries.(fakeEntries).fakeMaps
 	fake.cidrCapacity = 1000
 	if tight {
-		fake.capacity, fake.cidrCapacity, h.params.Config.NamespaceCIDRs = capacity{15, 8}, 4, 3
+		fake.capacity, fake.cidrCapacity, h.params.Config.NamespaceCIDRs, h.params.Config.NamespaceEntries = capacity{15, 8}, 4, 3, 9
 	}
 	h.params.Agent.NodeName = "bee"
 	put(t, h.DB, rw(h.params.Sources), sources.Source{Table: "k8s-pods", State: sources.Synced})

@@ -89,6 +89,11 @@ func (r capacity) fits(into capacity) bool {
 	return r.entries <= into.entries && r.ranges <= into.ranges
 }
 
+// exceeds is the opposite of fits, except that no entries fit into a quota that is exceeded already.
+func (r capacity) exceeds(left capacity) bool {
+	return r.entries > max(left.entries, 0) || r.ranges > max(left.ranges, 0)
+}
+
 // capacityOf counts entries.
 func capacityOf(list []policycompiler.Entry) (r capacity) {
 	for i := range list {

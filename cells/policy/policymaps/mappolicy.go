@@ -1,7 +1,6 @@
 package policymaps
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
@@ -85,27 +84,29 @@ func (h *mapPolicy) beyond() (list []policycompiler.Entry) {
 	return list
 }
 
+// added yields the entries that the change adds.
+func (h *mapPolicy) added(yield func(policycompiler.Entry) bool) {
+	for _, list := range [][]policycompiler.Entry{h.change.AddedAllows, h.change.AddedDenies} {
+		for _, e := range list {
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
 // name updates the list of objects from which the id is compiled. If no entry was removed or renamed, only the objects of added entries are new.
 func (h *mapPolicy) name() {
-	names := map[string]bool{}
-	look := func(e policycompiler.Entry) {
-		if rule, found := h.target.Rule(e.Rule); found && rule.Policy.Name != "" {
-			names[rule.Policy.String()] = true
-		}
-	}
+	var names []string
+	entries := h.target.Entries()
 	if h.is != nil && len(h.change.Removed)+len(h.change.Renamed) == 0 {
-		for _, name := range h.policies {
-			names[name] = true
-		}
-		for _, e := range slices.Concat(h.change.AddedAllows, h.change.AddedDenies) {
-			look(e)
-		}
-	} else {
-		for e := range h.target.Entries() {
-			look(e)
-		}
+		names, entries = slices.Clone(h.policies), h.added
 	}
-	h.policies = slices.Sorted(maps.Keys(names))
+	for _, ref := range h.target.Policies(entries) {
+		names = append(names, ref.String())
+	}
+	slices.Sort(names)
+	h.policies = slices.Compact(names)
 }
 
 // maxNames is the number of objects that a text names at most.

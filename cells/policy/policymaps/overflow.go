@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/waggle-net/waggle/pkg/policy"
 )
@@ -64,11 +63,17 @@ func (c *controller) findOverflow() {
 		texts[ref] = fmt.Sprintf("%d of its address ranges are not in force: rules about them allow nothing and deny all peers; %s", n, remedy)
 	}
 	for _, h := range c.store.byID {
-		if !errors.Is(h.err, errFull) || h.target == nil {
+		beyond := errors.Is(h.err, errQuota)
+		if !beyond && !errors.Is(h.err, errFull) || h.target == nil {
 			continue
 		}
-		for _, ref := range h.target.Policies(slices.Concat(h.change.AddedAllows, h.change.AddedDenies)) {
-			if texts[ref] == "" {
+		for _, ref := range h.target.Policies(h.added) {
+			switch {
+			case texts[ref] != "":
+			case beyond:
+				texts[ref] = fmt.Sprintf("the policies of a namespace may have %d entries and %d ranges of ports on this node: endpoints keep the policy that they had or, "+
+					"if it denies peers, are cut off, like new ones; have fewer or wider rules, or raise --policy-entries-per-namespace", c.store.quota.entries, c.store.quota.ranges)
+			default:
 				texts[ref] = "its entries do not fit into the maps of this node: endpoints keep the policy that they had, and new ones are cut off; " +
 					"have fewer or wider rules, or raise --bpf-policy-map-max"
 			}

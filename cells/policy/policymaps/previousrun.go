@@ -13,21 +13,23 @@ import (
 type previousRun struct {
 	slots   map[uint16]slot                        // of the endpoints, when this run began; only the methods of previousRun read them
 	entries map[uint32]map[policycompiler.Key]bool // whether an entry denies, by policy id and key
-	denies  bool                                   // some entries deny identities or classes
+	denies  map[uint32]bool                        // policy ids with entries that deny identities or classes
 	settled bool                                   // policies come from their sources, not from the copy on disk
 	nested  bool                                   // the previous run had policies with nested address ranges, so all programs know them
 	classes bool                                   // the previous run had classes of identities, so all programs know them: see [controller.startClasses]
 }
 
 func newPreviousRun(slots map[uint16]slot, s *store, k *identityClasses) previousRun {
-	e := previousRun{slots: slots, entries: map[uint32]map[policycompiler.Key]bool{}, classes: len(k.written) > 0}
+	e := previousRun{slots: slots, entries: map[uint32]map[policycompiler.Key]bool{}, denies: map[uint32]bool{}, classes: len(k.written) > 0}
 	e.nested = len(s.nested) > 0
 	for k, entry := range s.stale {
 		if e.entries[k.ID] == nil {
 			e.entries[k.ID] = map[policycompiler.Key]bool{}
 		}
 		e.entries[k.ID][k.Key] = entry.Deny
-		e.denies = e.denies || entry.Deny && ofIdentities(k.Kind)
+		if entry.Deny && ofIdentities(k.Kind) {
+			e.denies[k.ID] = true
+		}
 	}
 	return e
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/policy/policycompiler"
+	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -48,7 +49,7 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 		rows[id] = row
 		w.flips = w.flips || changed && v.own
 		for i, policy := range idsOf(row) {
-			if policy > 1 && c.store.byID[policy] == nil {
+			if policy > 1 && c.store.byID[policy] == nil && !c.beyondEntries(v.of) {
 				w.kept = append(w.kept, v.of[i])
 			}
 		}
@@ -86,14 +87,14 @@ func (c *controller) announceArrived() {
 // open reports whether a policy in use may lack a deny about a new identity: a deny that could not be written, or a deny of an endpoint that keeps an
 // outdated policy.
 func (c *controller) open(w *wanted) bool {
-	if c.previous.denies {
+	if len(c.previous.denies) > 0 {
 		for _, unchanged := range c.views.restored {
 			if unchanged {
 				return true
 			}
 		}
 	}
-	if len(w.kept) > 0 && (c.previous.denies || slices.ContainsFunc(w.kept, deniesIdentities)) {
+	if len(w.kept) > 0 && (len(c.previous.denies) > 0 || slices.ContainsFunc(w.kept, deniesIdentities)) {
 		c.note(errors.New("a policy of the previous run is outdated and may lack denies about new identities: no new identity is announced"))
 		return true
 	}
@@ -102,7 +103,7 @@ func (c *controller) open(w *wanted) bool {
 		case h.users == 0:
 		case h.open:
 			return true
-		case h.is != nil && !c.store.current[h.is] && deniesIdentities(h.is):
+		case c.lacksDenies(h.id):
 			c.note(fmt.Errorf("policy %d is incomplete and may lack denies about new identities: no new identity is announced", h.id))
 			return true
 		}
@@ -113,6 +114,9 @@ func (c *controller) open(w *wanted) bool {
 func deniesIdentities(compiled *policycompiler.Compiled) bool {
 	if compiled == nil {
 		return false
+	}
+	if compiled.TooLarge() {
+		return compiled.Denies() // its entries are not known
 	}
 	for e := range compiled.Entries() {
 		if e.Deny && ofIdentities(e.Kind) {
@@ -145,7 +149,7 @@ func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolic
 		if before, had := c.previous.slot(ep); had && previous == nil && c.previous.settled {
 			next.Ingress, next.Egress = before.decision(0, v.isolated[0]), before.decision(2, v.isolated[1])
 		}
-		return next, false
+		return next, c.beyondEntries(d) && c.cutOff(next, v.isolated)
 	}
 	doubt := c.in.doubt(ep)
 	if doubt == "" {
@@ -158,6 +162,39 @@ func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolic
 	next.Ingress, next.Egress = in, out
 	changed = previous != nil && (previous.Ingress != in || previous.Egress != out)
 	return next, changed
+}
+
+// beyondEntries reports whether a desired policy is beyond the quota of its namespace.
+func (c *controller) beyondEntries(d decisions) bool {
+	return slices.ContainsFunc(d[:], func(compiled *policycompiler.Compiled) bool {
+		h := c.store.by[compiled]
+		return h != nil && errors.Is(h.err, errQuota)
+	})
+}
+
+// cutOff gives an endpoint no policy, so that its packets are dropped, in each direction in which it has an outdated policy that may lack denies. A namespace
+// beyond its quota would otherwise delay the new identities and address ranges of all others. It reports whether the row changes.
+func (c *controller) cutOff(row *endpointpolicies.EndpointPolicy, isolated [2]bool) (changed bool) {
+	for i, direction := range []*endpointpolicies.Decision{&row.Ingress, &row.Egress} {
+		before := *direction
+		if c.lacksDenies(before.Audited.ID) {
+			direction.Audited = endpointpolicies.Policy{}
+		}
+		if c.lacksDenies(before.Enforced.ID) {
+			*direction = endpointpolicies.Decision{Isolated: isolated[i]}
+		}
+		changed = changed || *direction != before
+	}
+	return changed
+}
+
+// lacksDenies reports whether a policy id may lack a deny about a new identity or address range.
+func (c *controller) lacksDenies(id uint32) bool {
+	h := c.store.byID[id]
+	if h == nil {
+		return c.previous.denies[id]
+	}
+	return h.open || h.is != nil && !c.store.current[h.is] && deniesIdentities(h.is)
 }
 
 // decision returns the policy ids of a direction.
@@ -195,6 +232,10 @@ func (c *controller) idOf(compiled *policycompiler.Compiled) (endpointpolicies.P
 
 // incomplete returns an error with the reason why the maps do not have a policy, and with the remedy.
 func (c *controller) incomplete(h *mapPolicy) error {
+	if errors.Is(h.err, errQuota) {
+		return fmt.Errorf("policy %d: %w. Have fewer or wider rules in namespace %s (%s), or raise --policy-entries-per-namespace", h.id, h.err, h.target.Namespace(),
+			printable.List(h.policies, maxNames))
+	}
 	if errors.Is(h.err, errFull) {
 		return fmt.Errorf("policy %d: %w. The costliest are %s. Have fewer or wider rules, or raise --bpf-policy-map-max", h.id, h.err,
 			c.store.costliest())

@@ -17,6 +17,7 @@ type store struct {
 	maps     entryMaps
 	alive    func()   // reports progress, see [controller]
 	capacity capacity // capacity of the maps
+	quota    capacity // of the policies of one namespace; the zero value for none
 	byID     map[uint32]*mapPolicy
 	by       map[*policycompiler.Compiled]*mapPolicy // by target
 	// current has the desired policies of the endpoints. All other policies are outdated.
@@ -95,6 +96,33 @@ func (s *store) used() capacity {
 		all = all.plus(h.size)
 	}
 	return all
+}
+
+// usedBy returns the number of entries of the policies of a namespace.
+func (s *store) usedBy(namespace string) (all capacity) {
+	for _, h := range s.byID {
+		if h.target != nil && h.target.Namespace() == namespace {
+			all = all.plus(h.size)
+		}
+	}
+	return all
+}
+
+// hasQuota reports whether a quota limits an id. Cluster-wide policies have none, except where an endpoint has a policy of its namespace as well: otherwise a
+// tenant could multiply their entries, with one policy of its own for each of its endpoints.
+func (s *store) hasQuota(h *mapPolicy) bool {
+	return s.quota != (capacity{}) && h.target.Namespace() != ""
+}
+
+// fit returns nil if the maps may have more entries of an id, otherwise [errQuota] or [errFull].
+func (s *store) fit(h *mapPolicy, need capacity) error {
+	if s.hasQuota(h) && need.exceeds(s.quota.minus(s.usedBy(h.target.Namespace()))) {
+		return errQuota
+	}
+	if !need.fits(s.capacity.minus(s.used())) {
+		return errFull
+	}
+	return nil
 }
 
 // assign assigns a policy id to each compiled policy: its current id, an id whose endpoints all change to the policy and whose entries can be changed in
@@ -205,8 +233,8 @@ func (s *store) findUpdatable(c *policycompiler.Compiled, successors map[uint32]
 // neither policy denies. This is the case if all changes open or all changes narrow. Entries about peers that no policy knows yet, or about deleted ones, do
 // not count.
 func (s *store) inPlace(from, to *policycompiler.Compiled) bool {
-	if to.Shape()&^from.Shape() != 0 {
-		return false // the datapath does not look up keys of the new shape
+	if to.TooLarge() || to.Shape()&^from.Shape() != 0 {
+		return false // it has no entries, or the datapath does not look up keys of the new shape
 	}
 	d := to.Diff(from)
 	if len(d.Changed) > 0 || s.anyStop(d.AddedDenies) || s.anyStop(d.Removed) {

@@ -12,6 +12,9 @@ import (
 // errFull is the reason for a policy that does not fit into the maps.
 var errFull = errors.New("the maps are full")
 
+// errQuota is the reason for a policy that does not fit into the quota of its namespace.
+var errQuota = errors.New("the quota of its namespace is used up")
+
 // write changes all ids to their targets: first changes that free entries, then changes that only deny, then the others, small ones before large ones. An id
 // that does not fit stays unchanged.
 func (s *store) write() {
@@ -19,7 +22,9 @@ func (s *store) write() {
 	for _, h := range s.byID {
 		h.err, h.open, h.change = nil, false, policycompiler.Diff{}
 		if h.target != nil && !h.complete(h.target) {
-			h.change = h.target.Diff(h.is)
+			if !h.target.TooLarge() {
+				h.change = h.target.Diff(h.is)
+			}
 			work, s.moved = append(work, h), true
 		}
 	}
@@ -36,19 +41,27 @@ func (s *store) write() {
 // apply changes one id to its target if the maps have the capacity.
 func (s *store) apply(h *mapPolicy) {
 	d, mended := h.change, h.is != nil && h.broken
-	if h.is == nil {
+	if h.is == nil && h.policies == nil { // not with each attempt
 		h.name()
 	}
+	if h.target.TooLarge() { // no endpoint has the id: see [store.inPlace]
+		why := errFull
+		if s.hasQuota(h) {
+			why = errQuota
+		}
+		h.err = fmt.Errorf("%w: it needs more than the %d entries or the %d ranges of ports that the maps hold", why, s.capacity.entries, s.capacity.ranges)
+		return
+	}
 	need := h.missingCapacity(d.AddedDenies).plus(h.missingCapacity(d.AddedAllows))
-	free := s.capacity.minus(s.used())
-	if !need.fits(free) && len(d.AddedAllows) == 0 && len(d.Removed) > 0 {
+	why := s.fit(h, need)
+	if why != nil && len(d.AddedAllows) == 0 && len(d.Removed) > 0 {
 		if h.err = s.shrink(h, nil); h.err != nil { // removed entries free the capacity for denies
 			return
 		}
-		free = free.plus(capacityOf(d.Removed))
+		why = s.fit(h, need.minus(capacityOf(d.Removed)))
 	}
-	if !need.fits(free) {
-		s.reject(h, need)
+	if why != nil {
+		s.reject(h, need, why)
 		return
 	}
 	var remains []policycompiler.Entry // entries of incomplete changes
@@ -94,15 +107,18 @@ func (s *store) shrink(h *mapPolicy, remains []policycompiler.Entry) error {
 
 // reject records that an id does not fit. It still writes the denies if they fit without the allows: they open nothing, and peers that no policy knows yet
 // must not be allowed without them.
-func (s *store) reject(h *mapPolicy, need capacity) {
+func (s *store) reject(h *mapPolicy, need capacity, why error) {
 	free := s.capacity.minus(s.used())
-	h.err = fmt.Errorf("%w: it needs %d more entries and %d more ranges of ports, and %d and %d are free", errFull, need.entries,
-		need.ranges, free.entries, free.ranges)
+	if why == errQuota {
+		free = s.quota.minus(s.usedBy(h.target.Namespace()))
+	}
+	h.err = fmt.Errorf("%w: it needs %d more entries and %d more ranges of ports, and %d and %d are free", why, need.entries,
+		need.ranges, max(free.entries, 0), max(free.ranges, 0))
 	if h.is == nil {
 		return // no endpoint has the id
 	}
 	denies := h.change.AddedDenies
-	if h.missingCapacity(denies).fits(free) {
+	if s.fit(h, h.missingCapacity(denies)) == nil {
 		h.reserve(denies)
 		if err := s.put(h, denies); err == nil {
 			h.narrow(len(denies) > 0)

@@ -24,6 +24,8 @@ type Compiled struct {
 	nested    bool     // entries about a named CIDR also apply to the named CIDRs inside it
 	groups    []*group // sorted, none empty
 	classes   [classes]int
+	tooLarge  bool    // see [Compiled.TooLarge]
+	namespace string  // see [Compiled.Namespace]
 	rules     []*rule // shared with the rule set and its other results
 	// missing has the prefixes that rules need and that have no identity in [Resolver.SetCIDRs]. While the list is not empty, allow rules grant nothing to
 	// these prefixes, and deny rules deny more: every peer, or, for the address of a pod with a named port, all pods with the pod's identity.
@@ -76,6 +78,9 @@ func (c *Compiled) AllowsAll() bool { return c.allowsAll }
 // Isolated reports whether a policy or the mode denies connections that no rule allows. Without isolation there may still be entries: denies, and one entry
 // that allows all other connections.
 func (c *Compiled) Isolated() bool { return c.isolated }
+
+// Namespace returns the namespace of the policies, "" if all of them are cluster-wide. A policy of a namespace selects only endpoints of this namespace.
+func (c *Compiled) Namespace() string { return c.namespace }
 
 // ofRanges is the mask of the classes of keys that belong to the map policy_ranges.
 const ofRanges = 0xf<<firstRangeClass | 1<<(firstOfClasses+levels)
@@ -177,6 +182,12 @@ func (c *Compiled) reuse(previous *Compiled) *Compiled {
 	if previous == nil || c == previous || c.allowsAll {
 		return c
 	}
+	if c.tooLarge || previous.tooLarge {
+		if c.sameRules(previous) {
+			return previous
+		}
+		return c
+	}
 	same, old := 0, previous.groups
 	for i, g := range c.groups {
 		for len(old) > 0 && old[0].compare(g.peer) < 0 {
@@ -188,7 +199,7 @@ func (c *Compiled) reuse(previous *Compiled) *Compiled {
 		}
 	}
 	if same == len(c.groups) && same == len(previous.groups) && c.isolated == previous.isolated && c.nested == previous.nested && !previous.allowsAll &&
-		slices.Equal(c.missing, previous.missing) {
+		c.namespace == previous.namespace && slices.Equal(c.missing, previous.missing) {
 		return previous
 	}
 	return c

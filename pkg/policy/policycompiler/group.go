@@ -73,11 +73,16 @@ func split(effects []effect) (allows, denies side) {
 
 // entriesOf returns the entries of one peer: the fewest that, together with the entries of other kinds, give the verdict of the rules. An allow may contain
 // ports of a deny. The deny wins, as another class of keys or as the longer of two ranges. An allow is never inside a denied range, where it would be the
-// longer range. cookies holds the cookies of the rules by index.
-func entriesOf(effects []effect, w wide, cookies []uint32) (out []entry) {
-	if w.denyAll {
+// longer range. It returns none when the limit is exceeded.
+func entriesOf(effects []effect, w wide, cookies *ruleCookies) []entry {
+	if w.denyAll || cookies.exceeded() {
 		return nil
 	}
+	return cookies.count(build(effects, w, cookies.of))
+}
+
+// build builds the entries of [entriesOf] for a peer that is not denied completely. cookies holds the cookies of the rules by index.
+func build(effects []effect, w wide, cookies []uint32) (out []entry) {
 	allows, denies := split(effects)
 	if denies.all >= 0 {
 		return []entry{{rule: cookies[denies.all], deny: true}}

@@ -65,9 +65,9 @@ func TestEntriesOf_KeepsEveryVerdict(t *testing.T) {
 	t.Parallel()
 	for n := *seed; n < *seed+*worlds/10; n++ {
 		random := rand.New(rand.NewPCG(n, 5))
-		cookies := make([]uint32, 12)
-		for i := range cookies {
-			cookies[i] = uint32(i) + cookieMin
+		cookies := &ruleCookies{}
+		for i := range uint32(12) {
+			cookies.of = append(cookies.of, i+cookieMin)
 		}
 		rules := func(first, many int) (effects []effect) {
 			for i := range many {

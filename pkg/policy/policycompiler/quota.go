@@ -1,6 +1,7 @@
 package policycompiler
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -77,12 +78,16 @@ func (r *Resolver) Naming(prefixes map[netip.Prefix]bool) map[policy.Ref]int {
 	return all
 }
 
-// Policies returns the objects of the rules that the given entries name, in no order.
-func (c *Compiled) Policies(entries []Entry) []policy.Ref {
+// Policies returns the objects of the rules that the given entries name, in no order. If the result is too large, these are the objects of all rules.
+func (c *Compiled) Policies(entries iter.Seq[Entry]) []policy.Ref {
+	cookies := map[uint32]struct{}{} // there may be as many rules as entries: no search for the rule of each entry
+	for e := range entries {
+		cookies[e.Rule] = struct{}{}
+	}
 	refs := map[policy.Ref]struct{}{}
-	for _, e := range entries {
-		if rule, found := c.Rule(e.Rule); found && rule.Policy.Name != "" {
-			refs[rule.Policy] = struct{}{}
+	for _, r := range c.rules {
+		if _, named := cookies[r.cookie]; (named || c.tooLarge) && r.ref.Name != "" {
+			refs[r.ref] = struct{}{}
 		}
 	}
 	return slices.Collect(maps.Keys(refs))

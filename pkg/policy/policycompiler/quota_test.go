@@ -2,6 +2,8 @@ package policycompiler
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policy/policytest"
 )
 
 // namedBy returns an egress policy of a namespace about addresses.
@@ -62,4 +65,42 @@ func TestBeyondQuota_LeavesAddressesOfPods(t *testing.T) {
 	}
 	require.Len(t, r.NamedCIDRs(), 2)
 	require.Empty(t, r.BeyondQuota(1, func(netip.Prefix) bool { return false }))
+}
+
+// Policies returns the objects of the rules that [Compiled.Rule] finds for each entry, without the entry of no rule.
+func TestPolicies_EqualsRuleOfEachEntry(t *testing.T) {
+	t.Parallel()
+	objects := 0
+	for seed := range uint64(200) {
+		s := stateOf(policytest.New(seed, policytest.Small))
+		r := s.resolver()
+		s.nameCIDRs(r, true)
+		for id := range s.subjects {
+			ingress, egress := r.Compile(id)
+			for _, c := range []*Compiled{ingress.Enforced, ingress.Audited, egress.Enforced, egress.Audited} {
+				if c == nil {
+					continue
+				}
+				some := func(yield func(Entry) bool) { // every other entry
+					i := 0
+					for e := range c.Entries() {
+						if i++; i%2 == 0 && !yield(e) {
+							return
+						}
+					}
+				}
+				for _, entries := range []iter.Seq[Entry]{c.Entries(), some} {
+					want := map[policy.Ref]bool{}
+					for e := range entries {
+						if rule, found := c.Rule(e.Rule); found && rule.Policy.Name != "" {
+							want[rule.Policy] = true
+						}
+					}
+					objects += len(want)
+					require.ElementsMatch(t, slices.Collect(maps.Keys(want)), c.Policies(entries), "seed %d, endpoint %d", seed, id)
+				}
+			}
+		}
+	}
+	require.Greater(t, objects, 500)
 }

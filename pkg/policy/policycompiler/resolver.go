@@ -12,6 +12,7 @@ import (
 // results are immutable and safe for concurrent use. The caller must not change arguments after a call.
 type Resolver struct {
 	options    policy.Options
+	limit      size
 	allowAll   *Compiled
 	policies   map[policy.Ref]*policyState
 	parts      anchored[*part]         // of the policies

@@ -1,6 +1,7 @@
 package policycompiler
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -12,6 +13,7 @@ type ruleset struct {
 	resolver   *Resolver
 	key        string
 	direction  policy.Direction
+	namespace  string // of the policies that are not cluster-wide
 	parts      []*part
 	subjects   int // number of subjects that use it
 	isolated   bool
@@ -19,7 +21,7 @@ type ruleset struct {
 	rules      []*rule
 	narrowed   []*rule  // rules that are copies, because other policies of the endpoints narrow their peers
 	effects    []effect // effects of the rules on their peers
-	cookies    []uint32 // of the rules, followed by [CookieNotIsolated]
+	cookies    *ruleCookies
 	bySelector map[*selector][]int
 	anyPeer    []int // rules about every peer
 	cidrs      []cidrUse
@@ -41,11 +43,12 @@ type cidrUse struct {
 
 func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, ports []policy.NamedPort) *ruleset {
 	set := &ruleset{resolver: r, key: key, direction: d, parts: parts, isolated: r.options.Mode == policy.Always, stale: true, bySelector: map[*selector][]int{},
-		named: map[netip.Prefix]struct{}{}, touched: map[peer]struct{}{},
+		named: map[netip.Prefix]struct{}{}, touched: map[peer]struct{}{}, cookies: &ruleCookies{},
 		localhost: d == policy.Ingress && r.options.AllowLocalhost}
 	var required policy.Requirements
 	for _, p := range parts {
 		r.use(p, d)
+		set.namespace = cmp.Or(set.namespace, p.owner.policy.Ref.Namespace)
 		set.isolated = set.isolated || p.Isolates(d)
 		set.rules = append(set.rules, p.rules[d]...)
 		required.Add(p.owner.policy.Ref, p.Part, d)
@@ -64,10 +67,10 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 			}
 		}
 		set.effects = append(set.effects, one)
-		set.cookies = append(set.cookies, rule.cookie)
+		set.cookies.of = append(set.cookies.of, rule.cookie)
 		set.index(i)
 	}
-	set.cookies = append(set.cookies, CookieNotIsolated)
+	set.cookies.of = append(set.cookies.of, CookieNotIsolated)
 	for s := range set.bySelector {
 		s.users[set] = struct{}{}
 	}
@@ -152,14 +155,15 @@ const many = 64
 
 // compile returns the current result of the rule set. It reuses the parts of previous that are equal.
 func (set *ruleset) compile(r *Resolver, previous *Compiled) *Compiled {
+	set.cookies.built, set.cookies.limit = size{}, r.limit
 	switch {
-	case set.stale || len(set.touched) > many:
+	case set.stale || len(set.touched) > many || len(set.touched) > 0 && set.compiled.tooLarge:
 		if set.compiled != nil {
 			previous = set.compiled
 		}
-		set.compiled = set.all(r).reuse(previous)
+		set.compiled = set.completed(set.all(r)).reuse(previous)
 	case len(set.touched) > 0:
-		set.compiled = set.patch(r)
+		set.compiled = set.completed(set.patch(r))
 	}
 	set.stale = false
 	clear(set.touched)

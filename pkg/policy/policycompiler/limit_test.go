@@ -1,0 +1,113 @@
+package policycompiler
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// noClass selects each identity without a label by itself: no class of identities has this in common.
+func noClass() policy.Peers {
+	return policy.Peers{List: []policy.Peer{{Labels: &policy.Selector{Requirements: []policy.Requirement{{Source: "k8s", Key: "nope", Operator: policy.DoesNotExist}}}}}}
+}
+
+// oddPorts are n ports of which no two can share an entry.
+func oddPorts(n int) (ports policy.Ports) {
+	for i := range n {
+		ports.List = append(ports.List, policy.Port{Protocol: policy.ProtocolTCP, Low: uint16(2*i + 1), High: uint16(2*i + 1)})
+	}
+	return ports
+}
+
+// A few rules of one object can need an entry for each of thousands of ports and each identity of the cluster. Beyond the limit the resolver builds none: the
+// costs of a result are bounded by the limit, not by the product of ports and identities.
+func TestSetLimit_BoundsResult(t *testing.T) {
+	t.Parallel()
+	const limit, ports = 1000, 1000
+	rule := ingress(false, noClass(), oddPorts(ports))
+	for _, deny := range []bool{false, true} {
+		r, _ := one(policy.Options{Mode: policy.Default}, policyOf("large", rule, ingress(deny, app("web"), anyPorts())))
+		r.SetLimit(limit, limit)
+		for i := range uint32(100) {
+			r.UpsertIdentity(5000+i, map[string]string{"k8s:app": fmt.Sprint(i)})
+		}
+		in, out := enforced(r)
+		require.True(t, in.TooLarge())
+		require.False(t, out.TooLarge())
+		require.Equal(t, deny, in.Denies())
+		require.True(t, in.Isolated())
+		require.Empty(t, entriesIn(in))
+		entries, ranges := in.Len()
+		require.Greater(t, entries, limit)
+		require.LessOrEqual(t, entries, limit+ports, "at most one peer more")
+		require.Zero(t, ranges)
+		require.Equal(t, []policy.Ref{policyOf("large").Ref}, in.Policies(in.Entries()))
+
+		r.UpsertIdentity(6000, map[string]string{"k8s:app": "more"})
+		again, _ := enforced(r)
+		require.Same(t, in, again)
+		small := policyOf("large", ingress(false, noClass(), oddPorts(2)), ingress(deny, app("web"), anyPorts()))
+		r.UpsertPolicy(small)
+		in, _ = enforced(r)
+		require.False(t, in.TooLarge())
+		require.NotEmpty(t, entriesIn(in))
+		r.UpsertPolicy(policyOf("large", rule))
+		in, _ = enforced(r)
+		require.True(t, in.TooLarge())
+		r.UpsertPolicy(policyOf("large"))
+		in, _ = enforced(r)
+		require.False(t, in.TooLarge())
+		require.Empty(t, entriesIn(in), "isolated without a rule")
+	}
+}
+
+// One more identity can exceed the limit, and one less can respect it again. A result at the limit is not too large.
+func TestSetLimit_CountsAddedIdentities(t *testing.T) {
+	t.Parallel()
+	r, _ := one(policy.Options{Mode: policy.Default}, policyOf("p", ingress(false, app("many"), oddPorts(10))))
+	r.SetLimit(50, 1)
+	many := map[string]string{"k8s:app": "many"}
+	for i := range uint32(7) {
+		r.UpsertIdentity(5000+i, many)
+		in, _ := enforced(r)
+		require.Equal(t, i >= 5, in.TooLarge(), "%d identities", i+1)
+	}
+	for i := range uint32(3) {
+		r.DeleteIdentity(5000 + i)
+		in, _ := enforced(r)
+		require.Equal(t, i == 0, in.TooLarge(), "%d identities", 6-i)
+	}
+	ranges := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Low: 1024, High: 1024 + 511}}}
+	r.UpsertPolicy(policyOf("p", ingress(false, app("many"), ranges)))
+	in, _ := enforced(r)
+	require.True(t, in.TooLarge(), "4 ranges of ports")
+}
+
+// allocated returns the memory that a function allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// The memory for a result above the limit is that of a result about two identities, not about 100.
+func TestSetLimit_BoundsMemory(t *testing.T) {
+	var of [2]uint64
+	for i, identities := range []uint32{2, 100} {
+		r, _ := one(policy.Options{Mode: policy.Default}, policyOf("large", ingress(false, noClass(), oddPorts(1000))))
+		r.DeleteIdentity(web)
+		r.DeleteIdentity(db)
+		r.SetLimit(1000, 1000)
+		for n := range identities {
+			r.UpsertIdentity(5000+n, map[string]string{"k8s:app": fmt.Sprint(n)})
+		}
+		of[i] = allocated(func() { enforced(r) })
+	}
+	require.Less(t, of[1], 2*of[0])
+}
