@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,8 +21,9 @@ func Announce() (io.Closer, error) {
 	for range 3 { // the owner of the name may end between the two calls
 		l, err := net.Listen("unix", address)
 		if err == nil {
-			go accept(l)
-			return l, nil
+			a := &announcement{listener: l}
+			a.accepting.Go(a.accept)
+			return a, nil
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {
 			break
@@ -37,10 +39,23 @@ func Announce() (io.Closer, error) {
 	return io.NopCloser(nil), nil
 }
 
+// announcement is the announcement of this process.
+type announcement struct {
+	listener  net.Listener
+	accepting sync.WaitGroup
+}
+
+// Close implements [io.Closer].
+func (a *announcement) Close() error {
+	err := a.listener.Close()
+	a.accepting.Wait()
+	return err
+}
+
 // accept closes each connection, so that the queue of connections does not become full and the owner of the name stays known.
-func accept(l net.Listener) {
+func (a *announcement) accept() {
 	for {
-		conn, err := l.Accept()
+		conn, err := a.listener.Accept()
 		if err != nil {
 			return
 		}

@@ -18,16 +18,16 @@ type Config struct {
 	Cilium         bool     `mapstructure:"enable-cilium-network-policy"`
 	L7Rules        string   `mapstructure:"l7-rules"`
 	NamespaceCIDRs int      `mapstructure:"policy-cidrs-per-namespace"`
-	// NamespaceEntries is a number of entries; negative for a quarter of the map, 0 for no quota.
+	// NamespaceEntries is a number of entries; negative for half of the map, 0 for no quota.
 	NamespaceEntries int `mapstructure:"policy-entries-per-namespace"`
 }
 
 // DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{Enable: string(policy.Default), AllowLocalhost: localhostAuto, Kubernetes: true, Cilium: true,
-	L7Rules: string(policy.DenyL7), NamespaceCIDRs: 64000, NamespaceEntries: quarter}
+	L7Rules: string(policy.DenyL7), NamespaceCIDRs: 64000, NamespaceEntries: half}
 
-// quarter is the value of --policy-entries-per-namespace that means a quarter of the map.
-const quarter = -1
+// half is the value of --policy-entries-per-namespace that means half of the map.
+const half = -1
 
 // Values of --allow-localhost and --policy-cidr-match-mode.
 const (
@@ -50,7 +50,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("policy-cidrs-per-namespace", c.NamespaceCIDRs, "Quota of address ranges in the policies of one namespace on this node. All namespaces share "+
 		"--bpf-cidr-map-max; 0 for no quota")
 	flags.Int("policy-entries-per-namespace", c.NamespaceEntries, "Quota of entries, and in proportion of port ranges, of one namespace's policies "+
-		"on this node; -1: a quarter of --bpf-policy-map-max, 0: none")
+		"on this node; -1: half of --bpf-policy-map-max, 0: none")
 }
 
 // newOptions validates the configuration and returns the options for policies.
@@ -71,8 +71,8 @@ func newOptions(c Config) (policy.Options, error) {
 	if c.NamespaceCIDRs < 0 {
 		return o, fmt.Errorf("--policy-cidrs-per-namespace=%d: use a positive number, or 0 for no limit", c.NamespaceCIDRs)
 	}
-	if c.NamespaceEntries < quarter {
-		return o, fmt.Errorf("--policy-entries-per-namespace=%d: use a positive number, 0 for no limit, or -1 for a quarter of the map", c.NamespaceEntries)
+	if c.NamespaceEntries < half {
+		return o, fmt.Errorf("--policy-entries-per-namespace=%d: use a positive number, 0 for no limit, or -1 for half of the map", c.NamespaceEntries)
 	}
 	var err error
 	if o.L7Rules, err = policy.ParseL7Mode(c.L7Rules); err != nil {
@@ -97,7 +97,7 @@ func (c Config) entryQuota(all capacity) capacity {
 		return capacity{}
 	}
 	if n < 0 {
-		n = all.entries / 4
+		n = all.entries / 2
 	}
 	return capacity{max(n, 1), max(n*all.ranges/max(all.entries, 1), 1)}
 }

@@ -17,10 +17,10 @@ import (
 func TestEntryQuota(t *testing.T) {
 	t.Parallel()
 	all := capacity{65536, 16384}
-	for n, want := range map[int]capacity{-1: {16384, 4096}, 0: {}, 1: {1, 1}, 1000: {1000, 250}, 1 << 20: {1 << 20, 1 << 18}} {
+	for n, want := range map[int]capacity{-1: {32768, 8192}, 0: {}, 1: {1, 1}, 1000: {1000, 250}, 1 << 20: {1 << 20, 1 << 18}} {
 		require.Equal(t, want, Config{NamespaceEntries: n}.entryQuota(all), n)
 	}
-	require.Equal(t, capacity{16384, 4096}, DefaultConfig.entryQuota(all))
+	require.Equal(t, capacity{32768, 8192}, DefaultConfig.entryQuota(all))
 	require.Equal(t, capacity{1, 1}, DefaultConfig.entryQuota(capacity{1, 0}))
 }
 
