@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
@@ -211,14 +212,24 @@ func TestModel_FullMaps(t *testing.T) {
 			m := newModel(t, newFakes(200, 600, 12))
 			f := m.fakes
 			m.watch()
+			if m.full = round%2 == 1; m.full {
+				f.slots.size = 24
+			}
 			a := m.restart(true)
 			m.partial = true
 			for range 40 {
+				before := maps.Clone(m.backs)
 				m.change(a)
 				m.now = m.now.Add(quarantine)
 				a.step(m.now)
+				m.onlyExisting(before)
 				f.services.size, f.members.size, f.ranges.size = m.capacity(len(f.services.entries)), m.capacity(len(f.members.entries)), m.capacity(len(f.ranges.entries))
 				f.backends.size = m.capacity(len(f.backends.entries))
+			}
+			for range 2 { // rows that wait for quarantined slots get them or fail
+				m.now = m.now.Add(quarantine)
+				a.step(m.now)
+				m.onlyExisting(nil)
 			}
 			for _, err := range a.writer.left.again {
 				if text := err.Error(); !strings.Contains(text, "raise --bpf-lb-") && !strings.Contains(text, "is not in the map backends") {
@@ -239,9 +250,26 @@ func TestModel_FullMaps(t *testing.T) {
 			}
 			f.services.size, f.members.size, f.ranges.size, f.backends.size = 200, 200, 200, 200
 			m.now = m.now.Add(maxRetry)
+			if m.full {
+				f.slots.size, m.full = 600, false
+				a = m.restart(true)
+			}
 			m.settle(a)
 			m.check(a)
 		})
+	}
+}
+
+// onlyExisting checks that no entry names a backend whose row was removed, except those of a set, whose rows were removed in this round: a row may wait for
+// quarantined slots.
+func (m *model) onlyExisting(set map[uint32]*backends.Backend) {
+	m.t.Helper()
+	for key, s := range m.fakes.services.entries {
+		for _, id := range m.fakes.list(s) {
+			if m.backs[id] == nil && set[id] == nil {
+				m.t.Fatalf("%v: backend %d has no row", key, id)
+			}
+		}
 	}
 }
 

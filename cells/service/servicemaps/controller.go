@@ -123,6 +123,9 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 	if c.in.completed(txn, changed) {
 		w.removeUnwanted()
 	}
+	if c.in.complete {
+		w.withoutRemoved(now)
+	}
 	w.leave(now)
 	w.alive()
 	w.tidy()

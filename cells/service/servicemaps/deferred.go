@@ -11,7 +11,7 @@ import (
 
 // deferred is the state of rows that wait for quarantined slots.
 type deferred struct {
-	since   map[bpf.ServiceKey]time.Time // when a row that is not in force first found too few free slots
+	since   map[bpf.ServiceKey]time.Time // when a row that does not have all its slots first found too few free ones
 	now     time.Time                    // time of this pass
 	longest uint32                       // longest run of slots that would be free without quarantine
 	known   bool                         // longest is valid in this pass
@@ -21,20 +21,19 @@ var errLater = errors.New("no slots are free until quarantined slots are release
 
 func (l *deferred) begin(now time.Time) { l.now, l.known = now, false }
 
-// noSlots fails a row. If quarantined slots would suffice, the row waits for them, but for one quarantine time only: if other rows change continuously, some
+// noSlots returns why a row does not get n slots. If quarantined slots would suffice, the row waits for them, but for one quarantine time only: if other rows change continuously, some
 // slots are always quarantined, and other rows may get them.
-func (f *inForce) noSlots(p *plan, n int) {
-	since, waits := f.later.since[p.key]
+func (f *inForce) noSlots(key bpf.ServiceKey, n int) error {
+	since, waits := f.later.since[key]
 	if !waits {
 		since = f.later.now
-		f.later.since[p.key] = since
+		f.later.since[key] = since
 	}
 	if f.later.now.Sub(since) < quarantine && uint32(n) <= f.promised() {
-		p.fail(errLater)
-		return
+		return errLater
 	}
 	f.rejected[bpf.MapServiceSlots]++
-	p.fail(fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", bpf.MapServiceSlots, n, len(f.slots.contents)))
+	return fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", bpf.MapServiceSlots, n, len(f.slots.contents))
 }
 
 // promised returns the length of the longest run of slots that would be free without quarantine.

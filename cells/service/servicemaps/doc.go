@@ -3,8 +3,8 @@
 // One loop writes them in an order that guarantees that no program finds an entry of services whose slots, backends, Maglev table, source ranges or affinity
 // members are missing. Backends are written first, then everything that entries name, then the entries themselves, each by one atomic replacement, and after
 // them unused parts are removed. Slots and Maglev tables of a replaced entry stay unchanged for a second, because a program may just have read that entry; the
-// backends in them stay as long. This order spans two tables and six maps, and an entry depends on the results of all previous writes, so reconcilers of the
-// tables do not fit.
+// backends in them stay as long. Only if no other slots are free, slots of an entry in force are overwritten (overwrite.go). This order spans two tables and six
+// maps, and an entry depends on the results of all previous writes, so reconcilers of the tables do not fit.
 //
 // The layers of a pass are files: [inputs] lists the rows to handle, [inForce] plans their writes against the known contents of the maps, [writer] makes the
 // writes and keeps the work that remains ([backlog]), and status.go reports the results. The [controller] calls them in order; no layer calls a layer above it.
@@ -18,7 +18,8 @@
 // each time.
 //
 // A full map keeps the entries in force: the status of a row that does not fit, as a whole or in part, names the flag that helps, and the row is retried when
-// another entry has been removed. A row without enough slots keeps its former backends.
+// another entry has been removed. A row without enough slots uses as many backends as it has slots. A backend without a row gets no connections, whatever is
+// full.
 //
 // After a restart the maps serve the entries of the previous run until both tables are complete. Rows that equal their entries cost no write: the entries,
 // slots and tables are reused. After that, entries without a row are removed.

@@ -35,9 +35,9 @@ type entry struct {
 	changed, damaged bool
 }
 
-// shares reports whether an entry has the same slots as the existing one.
+// shares reports whether an entry has slots of the existing one. Their numbers differ if the slots are overwritten, see overwrite.go.
 func (e *entry) shares(have *entry) bool {
-	return have != nil && have.ours && e.value.Count > 0 && have.value.First == e.value.First && have.value.Count == e.value.Count
+	return have != nil && have.ours && e.value.Count > 0 && have.value.Count > 0 && have.value.First == e.value.First
 }
 
 // backend is an entry of the map backends.
@@ -54,18 +54,22 @@ const quarantine = time.Second
 // quarantined are the parts of a replaced entry that become free at a time.
 type quarantined struct {
 	until        time.Time
-	first, count uint32 // run of slots
+	first, count uint32   // run of slots
+	displaced    []uint32 // backends that were overwritten in other slots
 	table        *table
 	id           uint32 // of a frontend whose source ranges are held; 0 for none
 }
 
-// retire quarantines the slots and the table of an entry. id is the frontend whose ranges are held, or 0.
-func (f *inForce) retire(e entry, id uint32, now time.Time) {
+// retire quarantines the slots and the table of an entry, except the first slots if the next entry uses them. id is the frontend whose ranges are held, or 0.
+func (f *inForce) retire(e *entry, used, id uint32, now time.Time) {
 	q := quarantined{until: now.Add(quarantine), table: e.table, id: id}
 	if e.ours {
-		q.first, q.count = e.value.First, e.value.Count
+		used = min(used, e.value.Count)
+		q.first, q.count = e.value.First+used, e.value.Count-used
+		q.displaced = f.slots.displaced[e.value.First]
+		delete(f.slots.displaced, e.value.First)
 	}
-	if q.count > 0 || q.table != nil || q.id != 0 {
+	if q.count > 0 || len(q.displaced) > 0 || q.table != nil || q.id != 0 {
 		f.waiting = append(f.waiting, q)
 	}
 }
@@ -77,6 +81,7 @@ func (f *inForce) release(now time.Time, unheld func(id uint32)) (released bool)
 		q := f.waiting[0]
 		f.waiting = f.waiting[1:]
 		f.slots.drop(q.first, q.count)
+		f.slots.refer(q.displaced, -1)
 		f.tables.drop(q.table)
 		if b := f.holdings.of[q.id]; b != nil {
 			b.held--
@@ -90,11 +95,11 @@ func (f *inForce) release(now time.Time, unheld func(id uint32)) (released bool)
 // replace records that an entry is in force.
 func (f *inForce) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 	if have := f.entries[key]; have != nil {
-		was := *have
+		used := uint32(0)
 		if next.shares(have) {
-			was.ours = false // the new entry uses the slots
+			used = next.value.Count
 		}
-		f.retire(was, f.holdings.retainRanges(was.value, next.value), now)
+		f.retire(have, used, f.holdings.retainRanges(have.value, next.value), now)
 	}
 	f.entries[key] = next
 }

@@ -23,8 +23,8 @@ type plan struct {
 	// fatal keeps the previous state in force. If it is nil, the row comes into force, and short is the error of a missing part.
 	fatal, short error
 	before       uint32 // id of the existing entry
-	// slotsFailed means that slots could not be written.
-	slotsFailed bool
+	// slotsFailed means that slots could not be written; fewer means that the row has fewer slots than backends.
+	slotsFailed, fewer bool
 	// close means that a range of a row that denies could not be written: the frontend serves no external client.
 	close bool
 }
@@ -134,13 +134,12 @@ func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *ba
 	if missing != nil {
 		p.recordMissing(missing)
 		if len(list) == 0 && have != nil && have.value.Count > 0 {
-			p.fail(missing) // previous backends are better than none
+			p.fail(missing) // previous backends that still have a row are better than none, see [writer.withoutRemoved]
 			return
 		}
 	}
 	next := &entry{value: valueOf(p.row, scope), wanted: true, ours: true}
-	next.value.Count = uint32(len(list))
-	same := f.planSlots(p, next, have, list, w)
+	list, same := f.planSlots(p, next, have, list, w)
 	if p.fatal != nil {
 		return
 	}
@@ -155,31 +154,32 @@ func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *ba
 	p.next[scope] = next
 }
 
-// planSlots assigns backend slots to an entry and keeps its current slots if their backends are unchanged. It reports whether the slots stay the same.
-func (f *inForce) planSlots(p *plan, next, have *entry, list []uint32, w *batches) (same bool) {
+// planSlots assigns backend slots to an entry and keeps its current slots if their backends are unchanged. It returns the backends that got slots, and whether
+// the slots stay the same.
+func (f *inForce) planSlots(p *plan, next, have *entry, list []uint32, w *batches) (fits []uint32, same bool) {
+	next.value.Count = uint32(len(list))
 	if have != nil && have.ours && !have.damaged && have.value.Count == next.value.Count {
 		if slices.Equal(f.slots.list(have), list) {
 			next.value.First = have.value.First
-			return true
+			return list, true
 		}
 		if len(list) > 0 && !anyIn(f.slots.list(have)) { // the array was created again, and no program reads it yet
 			next.value.First = have.value.First
 			f.slots.refer(f.slots.list(next), -1)
 			f.putSlots(p, next, list, w)
-			return true
+			return list, true
 		}
 	}
 	if len(list) == 0 {
-		return false
+		return nil, false
 	}
 	first, found := f.slots.runs.get(uint32(len(list)))
 	if !found {
-		f.noSlots(p, len(list))
-		return false
+		return f.reuseSlots(p, next, have, list, w)
 	}
 	next.value.First = first
 	f.putSlots(p, next, list, w)
-	return false
+	return list, false
 }
 
 // putSlots adds the writes of slots, and counts the backends in them.
@@ -253,8 +253,8 @@ func (f *inForce) undo(p *plan) {
 		}
 		if !next.shares(have) {
 			f.slots.drop(next.value.First, next.value.Count)
-		} else if p.slotsFailed {
-			have.damaged = true
+		} else {
+			f.undoOverwrite(p, next, have)
 		}
 		f.tables.drop(next.table)
 		p.next[scope] = nil

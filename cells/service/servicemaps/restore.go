@@ -17,7 +17,7 @@ func read(m servicemap.Maps, tableSize uint32, seed maglev.Seed) (*inForce, erro
 	if err := f.readSizes(m); err != nil {
 		return nil, err
 	}
-	f.slots = slots{runs: newRuns(f.sizes[bpf.MapServiceSlots]), refs: map[uint32]int32{}}
+	f.slots = slots{runs: newRuns(f.sizes[bpf.MapServiceSlots]), refs: map[uint32]int32{}, displaced: map[uint32][]uint32{}}
 	f.tables = newTables(tableSize, f.sizes[bpf.MapMaglev], seed)
 	for _, step := range []func(servicemap.Maps) error{f.readBackends, f.readSlots, f.readEntries, f.readBelongings} {
 		if err := step(m); err != nil {

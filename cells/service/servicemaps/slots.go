@@ -5,6 +5,8 @@ type slots struct {
 	contents []uint32         // as written
 	runs     *runs            // allocation of the elements
 	refs     map[uint32]int32 // number of runs that name a backend, including quarantined runs
+	// displaced are the backends that slots of an entry in force had before they were overwritten, by the first slot of the entry. They count as named.
+	displaced map[uint32][]uint32
 }
 
 // list returns the backends in the slots of an entry. It returns none if the slots are not its own, because the array may not have them.

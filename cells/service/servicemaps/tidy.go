@@ -24,7 +24,7 @@ func (w *writer) leave(now time.Time) {
 				w.left.leaving[key] = fmt.Errorf("remove %s: %w", bpf.AddressOfService(key), err)
 				return
 			}
-			w.known.retire(*w.known.entries[key], 0, now)
+			w.known.retire(w.known.entries[key], 0, 0, now)
 			delete(w.known.entries, key)
 			delete(w.left.leaving, key)
 			w.roomier = true

@@ -161,7 +161,9 @@ func (w *writer) settle(p *plan) {
 	if p.fatal != nil {
 		return
 	}
-	delete(w.known.later.since, p.key)
+	if !p.fewer {
+		delete(w.known.later.since, p.key)
+	}
 	if internal := p.keyOf(bpf.ScopeInternal); !p.row.TwoScopes && w.known.entries[internal] != nil {
 		w.known.entries[internal].wanted = false
 		w.left.leaving[internal] = nil
