@@ -115,7 +115,7 @@ var omissions = []omission{
 	{"cells/service/servicemaps", both, "Chain_.*", "it tests the cells that feed the maps; Maps_ tests the same calls in the kernel"},
 	{"cells/service/sockterm", newer, ".*", unchanged},
 	{"cmd/waggle-agent", both, ".*", "test/node covers the same kernel behaviour"},
-	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|NoLinkIsUndone|TerminatedIsUndone|Killed_DelRemovesRemains|" +
+	{"cni", both, "Runtime_.*|Version|Concurrent|Status_.*|Add_(OneFamily|NoLinkIsUndone|TerminatedIsUndone|Killed_DelRemovesRemains|" +
 		"AllNamesUsedByPendingDeletions|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|WaitsForTheHostEnd|AgentDiesDuringPut|" +
 		"AgentAbsent|AgentStarts|BadInput|UnknownFieldsAndLog)|Check_BadInput|GC_(ReportsAllErrors|WithoutListDeletesNothing|AgentAbsent)|" +
 		"Del_(AfterCleanup_LeavesNothing|MissingAttachment_Succeeds|NameTakenInPod|WithoutNamespace|AgentAbsent|AgentDiesDuringDelete|AgentWaitsForTheQueue|AgentFails|QueueFull|QueueCannotBeWritten|QueueEntry_ExcludesLaterAttachment|" +
