@@ -9,16 +9,18 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// Tables holds the tables of services.
+// Tables holds the tables of services, and the one of the addresses of pods and nodes.
 type Tables struct {
 	cell.In
 
 	Services  statedb.Table[*services.Service]
 	Frontends statedb.Table[*frontends.Frontend]
 	Backends  statedb.Table[*backends.Backend]
+	IPCache   statedb.Table[*ipcache.Entry]
 }
 
 // View is a snapshot of the tables. It caches results for services with many addresses. It must be used by one goroutine.

@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// While no agent runs, a backend becomes unready, and is removed later. The next agent closes the sockets that are connected to it, of UDP at once and of TCP
-// after its removal, and no others: in the namespace of the node, and with --bpf-lb-sock-terminate-pod-connections also inside pods, for which the agent keeps
+// While no agent runs, a backend becomes unready, and is removed later, while its pod runs. The next agent closes the sockets that are connected to it, of UDP at
+// once and of TCP when the pod ends, and no others: in the namespace of the node, and with --bpf-lb-sock-terminate-pod-connections also inside pods, for which the agent keeps
 // the capability to enter them. The processes connect again.
 func TestPrivilegedService_BackendRemovedWhileAgentIsDown(t *testing.T) {
 	t.Parallel()
@@ -63,6 +63,13 @@ func TestPrivilegedService_BackendRemovedWhileAgentIsDown(t *testing.T) {
 			changes(1, endpoint{pod: "two"}, endpoint{pod: "one", rest: "conditions: {ready: false}"})
 			check(func(l *line) bool { return l.network == "udp" && l.server == "one" })
 			changes(1, endpoint{pod: "two"})
+			check(func(*line) bool { return false })
+			if err := m.pods["one"].Detach(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if !pods {
+				delete(places, client) // some of these sockets get no replies
+			}
 			check(func(l *line) bool { return l.server == "one" })
 		})
 	}

@@ -49,6 +49,9 @@ func newCollector(c Config, a *access) (*collector, error) {
 func register(jobs job.Group, c *collector) {
 	watchdog.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
 	watchdog.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
+	watchdog.AddRetried(jobs, "check-remaining-addresses", func(ctx context.Context, health cell.Health) error {
+		return c.served.remaining.Run(ctx, health, c.db, c.served.tables)
+	}, minRetry, maxRetry)
 	watchdog.AddRetried(jobs, "collect-lost-addresses", c.followNode, minRetry, maxRetry)
 	watchdog.AddRetried(jobs, "collect-kept-addresses", c.followExclusions, minRetry, maxRetry)
 	watchdog.AddRetried(jobs, "hear-signals", c.receiveSignals, minRetry, maxRetry)

@@ -2,10 +2,10 @@
 // programs create flows and renew them; they never wait for this cell.
 //
 // Tables in: endpoints (whose flows may stay), ipam-addresses (which addresses wait for a pass), services, frontends and backends (whose translated flows may
-// stay), node-addresses and device-addresses (the source addresses that translated flows may have), unmasqueraded (the prefixes towards which pods keep their
-// addresses), nodes (the node of a peer). Tables out: conntrack (a row for each map), nat-usage (a row for each endpoint with translated flows), node-traffic
-// (a row for each node with flows, with the latest known time of a packet from its pods). It also reads the ring buffer ct_signals, in which programs report
-// that a map is full or an endpoint has used up its quota.
+// stay), ipcache (pods and nodes that exist), node-addresses and device-addresses (the source addresses that translated flows may have), unmasqueraded (the
+// prefixes towards which pods keep their addresses), nodes (the node of a peer). Tables out: conntrack (a row for each map), nat-usage (a row for each endpoint
+// with translated flows), node-traffic (a row for each node with flows, with the latest known time of a packet from its pods). It also reads the ring buffer
+// ct_signals, in which programs report that a map is full or an endpoint has used up its quota.
 //
 // In the kernel it deletes from ct_est4, ct_est6, ct_new4, ct_new6, ct_burst4, ct_burst6, nat4, nat6 and affinity, as the programs do, and corrects ct_flows,
 // nat_flows and nat_totals, in which programs count the quotas. After a restart the first pass finds all flows that ended in the meantime.

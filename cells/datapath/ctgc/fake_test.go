@@ -29,6 +29,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -50,6 +51,7 @@ func cells(fake *fakeKernel) []cell.Cell {
 			ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
 			frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
 			backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
+			ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
 			services.NewTable, statedb.RWTable[*services.Service].ToTable,
 			nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 			nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,

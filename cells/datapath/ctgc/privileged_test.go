@@ -23,6 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -66,7 +67,8 @@ func collectorOf(t testing.TB, k kernel, nat natKernel, eps ...*endpoints.Endpoi
 	nodes, err7 := nodeaddresses.NewTable(db)
 	named, err8 := services.NewTable(db)
 	exclusions, err9 := masquerade.NewExclusionTable(db)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9); err != nil {
+	cache, err10 := ipcache.NewTable(db)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9, err10); err != nil {
 		t.Fatal(err)
 	}
 	txn := db.WriteTxn(all)
@@ -77,7 +79,7 @@ func collectorOf(t testing.TB, k kernel, nat natKernel, eps ...*endpoints.Endpoi
 	}
 	txn.Commit()
 	c, err := newCollector(DefaultConfig, newAccess(params{Settings: agentconfig.Agent{EndpointShare: 25}, Kernel: k, Nat: nat, DB: db, Table: table,
-		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Exclusions: exclusions, Serving: backendcheck.Tables{Services: named, Frontends: fronts, Backends: backs}}))
+		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Exclusions: exclusions, Serving: backendcheck.Tables{Services: named, Frontends: fronts, Backends: backs, IPCache: cache}}))
 	if err != nil {
 		t.Fatal(err)
 	}

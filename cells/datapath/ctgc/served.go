@@ -20,8 +20,9 @@ import (
 // served finds frontends by the ids in entries of the kernel. The tables have no such index, because for each of many frontends it would cost several times as
 // much as this map.
 type served struct {
-	tables  backendcheck.Tables
-	replies expectedReplies
+	tables    backendcheck.Tables
+	remaining backendcheck.Remaining
+	replies   expectedReplies
 
 	mu        sync.Mutex // guards the fields below
 	changes   *changefeed.Feed[*frontends.Frontend]
@@ -43,6 +44,7 @@ type snapshot struct {
 	txn      statedb.ReadTxn
 	view     *backendcheck.View
 	verdicts map[named]verdict
+	exist    map[netip.Addr]bool // of addresses without a backend
 }
 
 // named is the part of an entry that names a service and a backend.
@@ -83,7 +85,7 @@ func (s *served) now(db *statedb.DB) (*snapshot, error) {
 			delete(s.addresses, f.ID)
 		}
 	}
-	return &snapshot{served: s, txn: txn, view: s.tables.At(txn), verdicts: make(map[named]verdict)}, nil
+	return &snapshot{served: s, txn: txn, view: s.tables.At(txn), verdicts: make(map[named]verdict), exist: make(map[netip.Addr]bool)}, nil
 }
 
 // frontend returns the frontend with this id.
@@ -99,15 +101,16 @@ func (s *snapshot) frontend(id uint32) (*frontends.Frontend, bool) {
 }
 
 // verdict is the result for all flows that name the same service and backend. Such flows must have the addresses frontend and backend: a flow with other
-// addresses belongs to an object that had the id before the agent was killed. The zero address matches any.
+// addresses belongs to an object that had the id before the agent was killed. The zero address of a frontend matches any; a backend without a row has the zero
+// address, which matches none.
 type verdict struct {
-	lost              bool
+	lost              bool // for datagrams only
 	frontend, backend netip.AddrPort
 	ranged            *frontends.Frontend // its source ranges apply to external clients; nil if the frontend is removed
 }
 
 // gone reports whether the flow has lost its backend, or source ranges exclude its external client. A connection stays while its backend belongs to any
-// service, as for sockets that programs connected. Datagram flows stay only while the port of their service has the backend.
+// service, or its pod or node exists, as for sockets that programs connected. Datagram flows stay only while the port of their service has the backend.
 func (s *snapshot) gone(f *natmap.Flow) bool {
 	if f.Backend == 0 {
 		return false
@@ -126,25 +129,35 @@ func (s *snapshot) gone(f *natmap.Flow) bool {
 	if j.ranged != nil && place == bpf.NatFromOutside && !j.ranged.Admits(client.Addr()) {
 		return true
 	}
+	if n.protocol != loadbalancer.UDP {
+		return j.backend != target && !s.remains(target.Addr())
+	}
 	return j.lost || j.backend != target || j.frontend.IsValid() && j.frontend != asked
 }
 
-func (s *snapshot) evaluate(n named) verdict {
-	b, _, found := s.tables.Backends.Get(s.txn, backends.ByID(n.backend))
-	if !found {
-		return verdict{lost: true}
+// remains reports whether an address without a backend still exists. The end of its pod or node causes a sweep.
+func (s *snapshot) remains(addr netip.Addr) bool {
+	exists, known := s.exist[addr]
+	if !known {
+		if exists = s.tables.Exists(s.txn, addr); exists {
+			s.remaining.Add(addr)
+		}
+		s.exist[addr] = exists
 	}
-	j := verdict{backend: netip.AddrPortFrom(b.Addr, b.Port)}
+	return exists
+}
+
+func (s *snapshot) evaluate(n named) verdict {
+	var j verdict
+	b, _, served := s.tables.Backends.Get(s.txn, backends.ByID(n.backend))
+	if served {
+		j.backend = netip.AddrPortFrom(b.Addr, b.Port)
+	}
 	f, found := s.frontend(n.service)
 	if found {
-		j.ranged = f
+		j.ranged, j.frontend = f, netip.AddrPortFrom(f.Addr, f.Port)
 	}
-	if n.protocol != loadbalancer.UDP {
-		return j
-	}
-	if j.lost = !found || !s.view.Datagrams(f, b); found {
-		j.frontend = netip.AddrPortFrom(f.Addr, f.Port)
-	}
+	j.lost = n.protocol == loadbalancer.UDP && !(served && found && s.view.Datagrams(f, b))
 	return j
 }
 

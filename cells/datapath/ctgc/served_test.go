@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
@@ -103,17 +104,18 @@ func TestSweep_NoServices_DeletesPreviousFlows(t *testing.T) {
 	front, err1 := frontends.NewTable(db)
 	back, err2 := backends.NewTable(db)
 	of, err3 := services.NewTable(db)
+	cache, err6 := ipcache.NewTable(db)
 	table, err4 := conntrack.NewTable(db)
 	_, err5 := fake.putPair([]string{"TCP", "from-pod", "10.1.0.7:1000", "10.96.0.1:80", "10.1.0.7:1000", "10.1.0.21:80", "to-pod",
 		"service=1", "backend=11"})
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		t.Fatal(err)
 	}
 	txn := db.WriteTxn(front, back)
 	complete := []func(statedb.WriteTxn){front.RegisterInitializer(txn, "test"), back.RegisterInitializer(txn, "test")}
 	txn.Commit()
 	c := &access{kernel: fake, nat: fakeNat{fake}, db: db, table: table, signals: signalState{wake: make(chan struct{}, 1)},
-		served: &served{tables: backendcheck.Tables{Frontends: front, Backends: back, Services: of}}}
+		served: &served{tables: backendcheck.Tables{Frontends: front, Backends: back, Services: of, IPCache: cache}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)

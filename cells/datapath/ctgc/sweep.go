@@ -30,7 +30,7 @@ func newScanLimit(longest time.Duration) *throttle.Limit {
 // lateSweeps are the delays of the sweeps after the immediate one: until the maps of services have followed the tables, programs translate to removed backends.
 var lateSweeps = []time.Duration{200 * time.Millisecond, 2 * time.Second}
 
-// sweep scans the translated flows whenever services or backends have changed, so that clients get other backends with their next packet. It evaluates no other
+// sweep scans the translated flows whenever services or backends have changed, or a pod or node has ended that was a backend, so that clients get other backends with their next packet. It evaluates no other
 // property of flows, because it runs often.
 func (a *access) sweep(ctx context.Context, health cell.Health) error {
 	health.OK("waiting for services")
@@ -46,10 +46,12 @@ func (a *access) sweep(ctx context.Context, health cell.Health) error {
 		_, frontends := a.served.tables.Frontends.AllWatch(txn)
 		_, backends := a.served.tables.Backends.AllWatch(txn)
 		frontendsKnown, backendsKnown := completes(txn, a.served.tables.Frontends), completes(txn, a.served.tables.Backends)
+		ended := a.served.remaining.Begin()
 		watchdog.Busy(ctx)
 		var n uint64
 		var err error
 		cost := sweeps.Measure(func() { n, err = a.sweepOnce() })
+		a.served.remaining.Check(a.db.ReadTxn(), a.served.tables)
 		if err != nil {
 			return fmt.Errorf("collect flows of removed services: %w", err)
 		}
@@ -73,6 +75,8 @@ func (a *access) sweep(ctx context.Context, health cell.Health) error {
 		case <-frontends:
 			late = lateSweeps
 		case <-backends:
+			late = lateSweeps
+		case <-ended:
 			late = lateSweeps
 		case <-frontendsKnown:
 			late = lateSweeps

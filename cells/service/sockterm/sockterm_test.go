@@ -24,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
@@ -46,6 +47,7 @@ func cells(testing.TB) []cell.Cell {
 			backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 			endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 			frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
+			ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
 			services.NewTable, statedb.RWTable[*services.Service].ToTable,
 			func() socketlboptions.Options { return socketlboptions.Options{Enabled: true} },
 			registerSync, // kube/synced

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -40,7 +41,11 @@ const (
 var late = []time.Duration{200 * time.Millisecond, 2 * time.Second}
 
 // terminator checks the connected sockets whenever services or backends have changed.
-type terminator struct{ params }
+type terminator struct {
+	params
+
+	remaining backendcheck.Remaining
+}
 
 type params struct {
 	cell.In
@@ -56,8 +61,11 @@ type params struct {
 
 func register(jobs job.Group, p params) {
 	if p.Options.Enabled {
-		t := &terminator{p}
+		t := &terminator{params: p}
 		watchdog.AddRetried(jobs, "close-sockets", t.run, minRetry, maxRetry)
+		watchdog.AddRetried(jobs, "check-remaining-addresses", func(ctx context.Context, health cell.Health) error {
+			return t.remaining.Run(ctx, health, p.DB, p.Serving)
+		}, minRetry, maxRetry)
 	}
 }
 
@@ -77,6 +85,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	pace := throttle.Limit{Ratio: passRatio, Max: longestPause, Measure: throttle.CPUTime}
 	return loop.Run(ctx, t.DB, loop.Options{}, func(r *loop.Round) error {
 		r.Watch(t.Serving.Frontends, t.Serving.Backends)
+		r.Changed.Add(t.remaining.Begin())
 		r.Txn = nil // a pass has its own snapshot
 		if !r.Full {
 			due = late
@@ -100,18 +109,27 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	})
 }
 
-// gone reports whether a socket must be closed because its backend does not serve it now. A TCP connection is valid while the backend belongs to any service. For
-// UDP the frontend that the process requested must have the backend, as for flows that are translated on links.
-func gone(txn statedb.ReadTxn, v *backendcheck.View, s *socket) bool {
+// gone reports whether a socket must be closed because its backend does not serve it now. A TCP connection is valid while the backend belongs to any service, or
+// its pod or node exists. For UDP the frontend that the process requested must have the backend, as for flows that are translated on links.
+func (t *terminator) gone(txn statedb.ReadTxn, v *backendcheck.View, s *socket) bool {
 	b, _, found := v.Backends.Get(txn, backends.ByAddress(s.Backend))
+	if s.Backend.Protocol != loadbalancer.UDP {
+		return !found && !t.remains(txn, s.Backend.Addr)
+	}
 	if !found {
 		return true
 	}
-	if s.Backend.Protocol != loadbalancer.UDP {
-		return false
-	}
 	f, _, _ := v.Frontends.Get(txn, frontends.ByAddress(s.Service))
 	return !v.Datagrams(f, b)
+}
+
+// remains reports whether an address without a backend still exists. The end of its pod or node causes a pass.
+func (t *terminator) remains(txn statedb.ReadTxn, addr netip.Addr) bool {
+	if !t.Serving.Exists(txn, addr) {
+		return false
+	}
+	t.remaining.Add(addr)
+	return true
 }
 
 // pass closes the sockets of the node whose backends were removed, and the sockets of pods if the agent may enter their namespaces.
@@ -121,6 +139,7 @@ func (t *terminator) pass(list list, health cell.Health) error {
 	if t.Config.Pods {
 		err = errors.Join(err, t.terminateInPods(list, &done))
 	}
+	t.remaining.Check(t.DB.ReadTxn(), t.Serving)
 	t.publish(done.closed)
 	if err != nil {
 		return err
@@ -176,7 +195,7 @@ func (t *terminator) terminate(list list, path string, inode uint64, done *tally
 	view := t.Serving.At(txn)
 	for i := range sockets {
 		s := &sockets[i]
-		if !gone(txn, view, s) {
+		if !t.gone(txn, view, s) {
 			continue
 		}
 		was, err := ns.Terminate(s)
