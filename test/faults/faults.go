@@ -151,7 +151,7 @@ var faults = []fault{
 			"flow->entry.flags = (flags & CT_BY_TUNNEL) | (flow->second ? CT_INITIATOR_SECOND : 0);"),
 		generate: "./bpf", packages: []string{"./test/node"}, tests: "TestPrivilegedPolicy_Groups/Cilium/RevokedClientsStayOut"},
 	{name: "ranges-for-new-flows-alone", about: "clients outside of narrowed source ranges keep their connections", tier: "node",
-		changes:  one("cells/datapath/ctgc/served.go", "\t\tj.ranged = f\n", ""),
+		changes:  one("cells/datapath/ctgc/served.go", "j.ranged, j.frontend = f,", "j.ranged, j.frontend = nil,"),
 		packages: []string{"./test/node"}, tests: "TestPrivilegedService_Groups/sockets/SourceRangesNarrow"},
 	{name: "repair-missing", about: "drift is detected and not repaired", tier: "node",
 		changes:  one("pkg/drift/drift.go", "if len(found) == 0 {", "if len(found) >= 0 {"),
