@@ -38,8 +38,17 @@ func (in *inputs) close() {
 }
 
 // backendRows lists the rows that may have to be written, and the ids of backends that have lost their row. With due it also lists the backends that could not
-// be written, and removes those without a row from the backlog. A row that is both due and changed is listed twice, which is harmless.
+// be written, and removes those without a row from the backlog. Changed rows precede these, which have failed before, so that a full map does not refuse them for
+// the sake of the backlog. A row that is both due and changed is listed twice, which is harmless.
 func (in *inputs) backendRows(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool, left *backlog) (rows []*backends.Backend, gone []uint32) {
+	for _, change := range in.backendChanges.UpTo(txn, changed) {
+		row := change.Object
+		if !change.Deleted {
+			rows = append(rows, row)
+		} else if !in.hasBackend(txn, row.ID) {
+			gone = append(gone, row.ID)
+		}
+	}
 	if due {
 		for id := range left.againBackends {
 			if row, _, found := in.backends.Get(txn, backends.ByID(id)); found {
@@ -47,14 +56,6 @@ func (in *inputs) backendRows(txn statedb.ReadTxn, changed *statedb.WatchSet, du
 			} else {
 				delete(left.againBackends, id)
 			}
-		}
-	}
-	for _, change := range in.backendChanges.UpTo(txn, changed) {
-		row := change.Object
-		if !change.Deleted {
-			rows = append(rows, row)
-		} else if !in.hasBackend(txn, row.ID) {
-			gone = append(gone, row.ID)
 		}
 	}
 	return rows, gone
@@ -66,28 +67,26 @@ func (in *inputs) hasBackend(txn statedb.ReadTxn, id uint32) bool {
 	return found
 }
 
-// frontendRows lists the rows that have to be brought into force, and the deleted rows. With due it also lists the rows that failed. The rows that it lists are
-// removed from the backlog.
+// frontendRows lists the rows that have to be brought into force, and the deleted rows. With due it also lists the rows that failed, after the changed ones. The
+// rows that it lists are removed from the backlog.
 func (in *inputs) frontendRows(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool, left *backlog) (plans []*plan, gone []*frontends.Frontend) {
-	retried := map[bpf.ServiceKey]bool{}
-	if due {
-		for key := range left.again {
-			if row, revision, found := in.frontends.Get(txn, frontends.ByAddress(bpf.AddressOfService(key))); found {
-				retried[key] = true
-				plans = append(plans, &plan{row: row, revision: revision, key: key})
-			}
-			delete(left.again, key)
-		}
-	}
 	for _, change := range in.frontendChanges.UpTo(txn, changed) { // at most one change for each row
 		row := change.Object
 		key := externalKey(row)
 		switch {
 		case change.Deleted:
 			gone = append(gone, row)
-		case row.Status.Kind == reconciler.StatusKindPending && !retried[key]:
+		case row.Status.Kind == reconciler.StatusKindPending:
 			delete(left.again, key)
 			plans = append(plans, &plan{row: row, revision: change.Revision, key: key})
+		}
+	}
+	if due {
+		for key := range left.again {
+			if row, revision, found := in.frontends.Get(txn, frontends.ByAddress(bpf.AddressOfService(key))); found {
+				plans = append(plans, &plan{row: row, revision: revision, key: key})
+			}
+			delete(left.again, key)
 		}
 	}
 	return plans, gone

@@ -136,3 +136,33 @@ func TestFullBackends_Rollout_KeepsBackendsWithRows(t *testing.T) {
 	s.expectList(1, "while the map is full", 1)
 	s.expectList(2, "while the map is full", 1)
 }
+
+// TestFullMaps_ChangesPrecedeRetries: places become free in the pass of a change. The changed rows get them, not the rows that failed before.
+func TestFullMaps_ChangesPrecedeRetries(t *testing.T) {
+	t.Parallel()
+	s := newSlotted(t)
+	s.want(1, 1, 2, 3, 4, 5, 6, 7, 8)
+	s.want(2, 9)
+	s.expect(2, reconciler.StatusKindError, "while the map is full")
+	s.want(1, 1, 2, 3, 4, 5, 6, 7)
+	s.now = s.now.Add(maxRetry)
+	s.want(3, 10)
+	s.expectList(3, "after its change", 10)
+	s.expectList(2, "after that change")
+
+	s.Maps.Backends.(*fake[uint32, bpf.Backend]).size = 10
+	insert := func(id uint32) {
+		txn := s.DB.WriteTxn(s.backs)
+		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active})
+		txn.Commit()
+	}
+	insert(11)
+	s.pass(0)
+	s.Maps.Backends.(*fake[uint32, bpf.Backend]).size = 11
+	s.now = s.now.Add(maxRetry)
+	insert(12)
+	s.pass(0)
+	if s.backend(12) == (bpf.Backend{}) || s.backend(11) != (bpf.Backend{}) {
+		t.Error("the new backend is not in the map, or the one that failed before is")
+	}
+}
