@@ -312,7 +312,7 @@ func LayoutVersion(name string) uint32 {
 	switch name {
 	case MapEndpointFacts:
 		return 3
-	case MapIpcache, MapIpcachePrefixes, MapCIDRs:
+	case MapIpcache, MapIpcachePrefixes, MapCIDRs, MapAffinity:
 		return 2
 	}
 	return 1

@@ -55,8 +55,8 @@ func nextIpcache(t *testing.T, name, text string) string {
 		replace("struct ipcache_entry {\n"+identity, "struct ipcache_entry {\n")
 		replace("	__u8 pad;\n};\n\nstruct lpm_key {", "	__u8 pad;\n"+identity+"};\n\nstruct lpm_key {")
 	case "layouts.go":
-		replace("	case MapEndpointFacts, MapIpcache, MapIpcachePrefixes, MapCIDRs:\n		return 2\n",
-			"	case MapEndpointFacts, MapCIDRs:\n		return 2\n	case MapIpcache, MapIpcachePrefixes:\n		return 3\n")
+		replace("	case MapEndpointFacts, MapIpcache, MapIpcachePrefixes, MapCIDRs, MapAffinity:\n		return 2\n",
+			"	case MapEndpointFacts, MapCIDRs, MapAffinity:\n		return 2\n	case MapIpcache, MapIpcachePrefixes:\n		return 3\n")
 		replace("Version: 1, Forward: ipcacheIdentity, Back: ipcacheIdentity,", "Version: 2, Forward: nextIpcache, Back: formerIpcache,")
 		text += `
 func nextIpcache(key, value []byte) ([]byte, []byte, bool) {
