@@ -47,9 +47,9 @@ var tiers = []tier{
 		about: "packages that need neither privileges nor other programs; results are cached by content"},
 	{name: "machine", budget: 260 * time.Second, calls: machine, stage: 2, seed: treeSeed, scaled: true,
 		about: "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages"},
-	{name: "kernels", budget: 590 * time.Second, calls: kernels, stage: 2, seed: constantSeed, scaled: true,
+	{name: "kernels", budget: 680 * time.Second, calls: kernels, stage: 2, seed: constantSeed, scaled: true,
 		about: "tests inside Debian's kernels 6.1 and 6.12 under qemu"},
-	{name: "node", budget: 900 * time.Second, calls: node, stage: 3, seed: treeSeed, scaled: true, about: "the real agent and plugin on private nodes"},
+	{name: "node", budget: 1100 * time.Second, calls: node, stage: 3, seed: treeSeed, scaled: true, about: "the real agent and plugin on private nodes"},
 	{name: "kube", budget: 590 * time.Second, calls: kube, stage: 4, seed: treeSeed, scaled: true, decides: decidesKube,
 		about: "a real Kubernetes; the result is cached by content, kernel and Debian packages"},
 }
