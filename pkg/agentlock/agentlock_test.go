@@ -77,8 +77,8 @@ func TestPrivilegedAnnounce_NameOfAnotherUser(t *testing.T) {
 			}
 			return nil
 		}
-		const nobody = 65534
-		if err := seteuid(nobody); err != nil {
+		const otherUID = 65534
+		if err := seteuid(otherUID); err != nil {
 			t.Error(err)
 			return
 		}
@@ -88,7 +88,7 @@ func TestPrivilegedAnnounce_NameOfAnotherUser(t *testing.T) {
 			return
 		}
 		defer l.Close()
-		if owner, err := announced(); err != nil || owner.Uid != nobody {
+		if owner, err := announced(); err != nil || owner.Uid != otherUID {
 			t.Errorf("the owner is %+v, %v", owner, err)
 		}
 		a, err := Announce()

@@ -24,10 +24,10 @@ type Config struct {
 
 // DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{Enable: string(policy.Default), AllowLocalhost: localhostAuto, Kubernetes: true, Cilium: true,
-	L7Rules: string(policy.DenyL7), NamespaceCIDRs: 64000, NamespaceEntries: half}
+	L7Rules: string(policy.DenyL7), NamespaceCIDRs: 64000, NamespaceEntries: halfOfMap}
 
-// half is the value of --policy-entries-per-namespace that means half of the map.
-const half = -1
+// halfOfMap is the value of --policy-entries-per-namespace that means half of the map.
+const halfOfMap = -1
 
 // Values of --allow-localhost and --policy-cidr-match-mode.
 const (
@@ -71,7 +71,7 @@ func newOptions(c Config) (policy.Options, error) {
 	if c.NamespaceCIDRs < 0 {
 		return o, fmt.Errorf("--policy-cidrs-per-namespace=%d: use a positive number, or 0 for no limit", c.NamespaceCIDRs)
 	}
-	if c.NamespaceEntries < half {
+	if c.NamespaceEntries < halfOfMap {
 		return o, fmt.Errorf("--policy-entries-per-namespace=%d: use a positive number, 0 for no limit, or -1 for half of the map", c.NamespaceEntries)
 	}
 	var err error

@@ -31,7 +31,7 @@ func TestEntryQuota_OthersDoNotWait(t *testing.T) {
 	t.Parallel()
 	const deny = `, "ingressDeny": [{"fromEndpoints": [{"matchLabels": {"app": "app-5"}}]}]`
 	for name, c := range map[string]struct {
-		rules string // beside those that are too many
+		rules string // in addition to the rules that exceed the quota
 		large bool   // beyond the limit of the resolver
 	}{
 		"allows": {"", false}, "denies": {deny, false}, "too large": {"", true}, "too large and denies": {deny, true},

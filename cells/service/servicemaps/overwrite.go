@@ -12,8 +12,8 @@ import (
 // program that has read the entry in force then finds previous and next backends in its slots. All of them are backends of the frontend, and stay in their map
 // until the quarantine of that entry ends.
 
-// reuseSlots assigns the slots of the existing entry to its successor, with the free slots that follow them. If these are too few for all backends, those that
-// have a slot keep one. It returns the backends that got slots, and whether the slots stay the same.
+// reuseSlots assigns the slots of the existing entry, and the free slots after them, to the next entry. If there are fewer slots than backends, the backends
+// that have a slot keep one. It returns the backends that got slots, and whether the slots stay the same.
 func (f *inForce) reuseSlots(p *plan, next, have *entry, list []uint32, w *batches) (fits []uint32, same bool) {
 	n := f.extent(have, len(list))
 	if n < len(list) {

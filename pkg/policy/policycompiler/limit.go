@@ -14,8 +14,8 @@ func (s size) exceeds(limit size) bool {
 // Compile. A result with more is [Compiled.TooLarge].
 func (r *Resolver) SetLimit(entries, ranges int) { r.limit = size{entries, ranges} }
 
-// ruleCookies has the cookies of the rules of a rule set, and counts the entries that are built with them. Beyond the limit no more are built: a few rules can
-// have millions of entries, one for each of their ports and each identity that they select.
+// ruleCookies holds the cookies of the rules of a rule set, and counts the entries that are built with them. Beyond the limit no entries are built: a few rules
+// can have millions, one for each port and each selected identity.
 type ruleCookies struct {
 	of    []uint32 // by index of the rule, followed by [CookieNotIsolated]
 	limit size
