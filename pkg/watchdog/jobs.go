@@ -64,14 +64,15 @@ func Begin(ctx context.Context, g job.Group, name string) (inner context.Context
 	return context.WithValue(ctx, key{}, l), l.end
 }
 
-// watchedTimer starts the loop before the job runs, because already the first run may be missed.
+// watchedTimer starts the loop before the job runs, because already the first run may be missed. The job starts only after the start hooks of the cells before
+// it, which take minutes if the kernel's verifier is slow.
 func watchedTimer(g job.Group, name string, run job.TimerFunc, interval time.Duration) job.TimerFunc {
 	known, ok := g.(*group)
 	if !ok {
 		return run
 	}
 	l := known.begin(name)
-	l.rest(interval)
+	l.rest(startLimit + interval)
 	return func(ctx context.Context) error {
 		defer l.rest(interval)
 		l.work()

@@ -18,6 +18,7 @@ const (
 
 	busyLimit    = 40 * time.Second / scale // longer than any request to the API server
 	idleLimit    = 30 * time.Second / scale
+	startLimit   = 5 * time.Minute / scale  // time of all start hooks: see the package hive
 	lateLimit    = 10 * time.Second / scale // time of a pending row before the node counts as lagging
 	pendingLimit = 30 * time.Second / scale
 	starvedLimit = 5 * time.Minute / scale // time of a pending row while its reconciler attempts others

@@ -327,3 +327,22 @@ func TestTransactions_DeadlockOfTwo(t *testing.T) {
 		t.Errorf("after the end: %+v", got)
 	}
 }
+
+// A timer starts only after the start hooks of other cells, which may take minutes on a slow machine. It is not a stall before that time is over.
+func TestMonitor_TimerDuringSlowStart(t *testing.T) {
+	t.Parallel()
+	m, db := watchdog.NewMonitor(), statedb.New()
+	_ = watchdog.WatchedTimer(watchdog.NewGroup(nil, m, cell.FullModuleID{"bees"}), "look", nil, every)
+	after := func(d time.Duration) (stalls []watchdog.Stall) {
+		for range d / watchdog.Interval {
+			stalls = m.Step(watchdog.Interval, db.ReadTxn())
+		}
+		return stalls
+	}
+	if stalls := after(5 * time.Minute); len(stalls) != 0 {
+		t.Errorf("during the start: %v", stalls)
+	}
+	if stalls := after(every + time.Minute); len(stalls) != 1 || stalls[0].What != "loop bees/look hangs: its timer has not fired" {
+		t.Errorf("after the start: %v", stalls)
+	}
+}

@@ -1,7 +1,7 @@
 // Command kernels runs privileged tests on kernels other than this machine's: each of Debian's kernels boots under qemu with a file system in memory, which
 // contains only modules, tests and the programs under test.
 //
-//	go run ./test/kernels [-kernels 6.1,6.12] [-packages bpf/tests,cells/datapath/loader] [-run REGEXP] [-all] [-accel tcg] [-timeout 20m]
+//	go run ./test/kernels [-kernels 6.1,6.12] [-packages bpf/tests,cells/datapath/loader] [-run REGEXP] [-all] [-accel tcg] [-timeout 40m]
 //	go run ./test/kernels -bench [-kernels 6.1] [-o json]
 //
 // A suite is the part of one package's tests that runs on a kernel. The tables of suites, of omissions and of allowed skips are in table.go; a test checks

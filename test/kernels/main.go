@@ -63,7 +63,7 @@ func parse(flags *flag.FlagSet, args []string, getenv func(string) string) (opti
 	flags.BoolVar(&o.bench, "bench", false, "count the instructions of benchmarks instead")
 	flags.StringVar(&format, "o", "table", "output of -bench: table or json")
 	flags.StringVar(&o.accel, "accel", "tcg", "accelerator of qemu; kvm is faster where it works, and hangs where it does not")
-	flags.DurationVar(&o.timeout, "timeout", 20*time.Minute, "time limit of each kernel, boot to power-off")
+	flags.DurationVar(&o.timeout, "timeout", 40*time.Minute, "time limit of each kernel, boot to power-off")
 	flags.StringVar(&o.cache, "cache", stamps.CacheDir(getenv), "folder that clones share, with kernels and stamps; the default is $WAGGLE_CACHE, else waggle in the user's cache folder")
 	flags.StringVar(&o.out, "out", "bin/kernels", "folder for the programs and the output of the last run")
 	if err := flags.Parse(args); err != nil {

@@ -1,7 +1,6 @@
 package node_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -93,9 +92,7 @@ func (k *killer) start() error {
 	if err := k.node.StartAgent(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(k.Context(), 2*time.Minute)
-	defer cancel()
-	return k.node.WaitReady(ctx)
+	return k.node.WaitReady(k.Context())
 }
 
 func (k *killer) atWork(signal os.Signal) error { return errors.Join(k.end(signal), k.start()) }

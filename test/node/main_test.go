@@ -2,7 +2,6 @@
 package node_test
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -95,9 +94,7 @@ func newNode(t *testing.T, options nodekit.Options) *nodekit.Node {
 
 func waitReady(t *testing.T, node *nodekit.Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	if err := node.WaitReady(ctx); err != nil {
+	if err := node.WaitReady(t.Context()); err != nil {
 		logPolicies(t, node)
 		t.Fatal(err)
 	}

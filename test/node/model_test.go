@@ -157,8 +157,6 @@ func until(check func() error) (err error) {
 }
 
 func (m *model) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
 	if !m.up {
 		if err := m.node.StartAgent(); err != nil {
 			return err

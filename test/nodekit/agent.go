@@ -73,8 +73,10 @@ func (n *Node) AgentLog() string {
 	return string(text)
 }
 
-// WaitReady waits until the agent reports that pods can be attached.
+// WaitReady waits until the agent reports that pods can be attached, at most [readyTimeout].
 func (n *Node) WaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
 	// This queries the API that `waggle status` uses, without a process per query, and through the agent's view of the node's mounts.
 	agent := agentclient.New(filepath.Join("/proc", strconv.Itoa(n.AgentPID()), "root", n.StateDir(), "waggle.sock"))
 	for {
@@ -104,6 +106,9 @@ func Pause(took time.Duration) time.Duration {
 }
 
 const (
+	// readyTimeout is the maximum time from the start of the agent until it is ready: the maximum time of its start hooks. On an emulated CPU, two agents that
+	// start together beside other load may need two minutes, most of them for the kernel's verifier.
+	readyTimeout = 5 * time.Minute
 	// stopTimeout is the stop timeout of the agent on a node, instead of the 4.5 s of an installed agent. An emulated or busy CPU may need more than 4.5 s; a
 	// hanging stop hook exceeds this timeout as well.
 	stopTimeout = 20 * time.Second
