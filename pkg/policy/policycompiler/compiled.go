@@ -25,6 +25,7 @@ type Compiled struct {
 	groups    []*group // sorted, none empty
 	classes   [classes]int
 	tooLarge  bool    // see [Compiled.TooLarge]
+	exceeded  string  // see [Compiled.Exceeded]
 	namespace string  // see [Compiled.Namespace]
 	rules     []*rule // shared with the rule set and its other results
 	// missing has the prefixes that rules need and that have no identity in [Resolver.SetCIDRs]. While the list is not empty, allow rules grant nothing to
