@@ -3,12 +3,14 @@ package policymaps
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
@@ -85,6 +87,48 @@ func TestTooManyPolicies_KeepPrevious(t *testing.T) {
 			w.step(t)
 			require.Empty(t, of(6).Error)
 			for i := range c.policies {
+				require.Empty(t, w.problemsOf(t, ref(i)))
+			}
+		})
+	}
+}
+
+// More conditions than all policies of an endpoint may have are reported on the policies that have some, and only while they are too many.
+func TestTooManyConditions_AreReported(t *testing.T) {
+	t.Parallel()
+	for name, deny := range map[string]string{"allow": "", "deny": "Deny"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newBench(t, 10, 0)
+			table := rw[*cilium.Policy](w.CiliumPolicies)
+			object := func(i, conditions int) *cilium.Policy {
+				var list []string
+				for k := range conditions {
+					list = append(list, fmt.Sprintf(`{"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["%d-%d"]}]}`, i, k))
+				}
+				return rulesOf("", fmt.Sprint("p", i), "app-5", `"ingress`+deny+`": [{"fromEndpoints": [{}], "fromRequires": [`+strings.Join(list, ", ")+`]}]`)
+			}
+			ref := func(i int) policy.Ref { return policy.Ref{Kind: policy.Clusterwide, Name: fmt.Sprint("p", i)} }
+			for i := range 2 {
+				put(t, w.DB, table, object(i, 90))
+			}
+			put(t, w.DB, table, rulesOf("", "other", "app-5", `"ingress": [{"fromEndpoints": [{}]}]`))
+			w.step(t)
+			for i := range 2 {
+				require.Empty(t, w.problemsOf(t, ref(i)))
+			}
+			put(t, w.DB, table, object(2, 90))
+			w.step(t)
+			for i := range 3 {
+				problems := w.problemsOf(t, ref(i))
+				require.Len(t, problems, 1)
+				require.Equal(t, policy.ReasonOverflow, problems[0].Reason)
+				require.Contains(t, problems[0].Message, "more than 200 conditions")
+			}
+			require.Empty(t, w.problemsOf(t, policy.Ref{Kind: policy.Clusterwide, Name: "other"}))
+			put(t, w.DB, table, object(2, 5))
+			w.step(t)
+			for i := range 3 {
 				require.Empty(t, w.problemsOf(t, ref(i)))
 			}
 		})

@@ -82,6 +82,14 @@ func (c *controller) findOverflow() {
 			}
 		}
 	}
+	for compiled := range c.views.compiled {
+		for _, ref := range compiled.ExceedsConditions() {
+			if texts[ref] == "" {
+				texts[ref] = fmt.Sprintf("with the other policies of its endpoints, it has more than %d conditions in fromRequires or toRequires: allow rules of these endpoints "+
+					"allow no peer that they select by labels, or no condition narrows their deny rules; use fewer conditions, or fewer policies for one endpoint", policy.MaxConditions)
+			}
+		}
+	}
 	for _, some := range []map[policy.Ref]string{texts, o.texts} {
 		for ref := range some {
 			if texts[ref] != o.texts[ref] {

@@ -133,7 +133,7 @@ func (set *ruleset) completed(c *Compiled) *Compiled {
 	if c.allowsAll || c == set.compiled {
 		return c // shared
 	}
-	c.namespace = set.namespace
+	c.namespace, c.conditions = set.namespace, set.conditions
 	entries, ranges := c.Len()
 	if (size{entries, ranges}).exceeds(set.cookies.limit) || set.cookies.exceeded() {
 		c.groups, c.tooLarge = nil, true
@@ -149,6 +149,10 @@ func (c *Compiled) TooLarge() bool { return c.tooLarge }
 // is none.
 func (c *Compiled) Exceeded() string { return c.exceeded }
 
+// ExceedsConditions lists the policies whose conditions on peers, together more than [policy.MaxConditions], are not met: see [policy.Requirements]. The caller
+// must not change the list.
+func (c *Compiled) ExceedsConditions() []policy.Ref { return c.conditions }
+
 // Denies reports whether a rule denies.
 func (c *Compiled) Denies() bool {
 	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.Deny })
@@ -156,5 +160,5 @@ func (c *Compiled) Denies() bool {
 
 // sameRules reports whether c and o, one of which is too large, mean the same.
 func (c *Compiled) sameRules(o *Compiled) bool {
-	return c.tooLarge == o.tooLarge && c.exceeded == o.exceeded && c.isolated == o.isolated && c.nested == o.nested && c.namespace == o.namespace && slices.Equal(c.rules, o.rules)
+	return c.tooLarge == o.tooLarge && c.exceeded == o.exceeded && c.isolated == o.isolated && c.nested == o.nested && c.namespace == o.namespace && slices.Equal(c.conditions, o.conditions) && slices.Equal(c.rules, o.rules)
 }

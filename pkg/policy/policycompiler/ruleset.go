@@ -28,6 +28,7 @@ type ruleset struct {
 	named      map[netip.Prefix]struct{} // prefixes of cidrs
 	peersNamed bool                      // rules name ports of peers
 	exceptions int                       // see [ruleset.countExceptions]
+	conditions []policy.Ref              // see [Compiled.ExceedsConditions]
 	unchosen   bool                      // the peers of the rules are not chosen, because they are too many
 
 	compiled *Compiled
@@ -60,6 +61,11 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 	}
 	if set.unchosen {
 		return set
+	}
+	for _, p := range parts {
+		if ref := p.owner.policy.Ref; required.Exceeded(ref, p.Part, d) {
+			set.conditions = append(set.conditions, ref)
+		}
 	}
 	set.narrow(r, &required)
 	for i, rule := range set.rules {
