@@ -186,7 +186,7 @@ const (
 	ReasonInvalid     = "Invalid"     // contradictory, or cannot be parsed
 	ReasonLabel       = "LabelNotInIdentity"
 	ReasonAbsent      = "NotFound" // refers to an object that does not exist
-	ReasonOverflow    = "Overflow" // a node has no free map slots for the policy, or its namespace has used up its quota
+	ReasonOverflow    = "Overflow" // a node has no free map slots for the policy, its namespace has used up its quota, or the policies of an endpoint exceed a limit
 )
 
 // Options configure the evaluation of policies for the whole agent.

@@ -49,7 +49,7 @@ func (n naive) deniesUncheckable(p *cilium.Policy, rule fields, side string) boo
 	if !requiresAuthentication(rule) && len(about) == 0 {
 		return false
 	}
-	if _, odd := rule[side+"Nobody"]; odd {
+	if _, found := rule[side+"Unknown"]; found {
 		return true
 	}
 	if !hasPeersOrPorts(rule, side) {

@@ -248,7 +248,7 @@ func (n naive) rule(p *cilium.Policy, rule fields, side string, deny bool) bool 
 	if _, found := rule["toPorts"]; found && rule["toPorts"] == nil {
 		return deny
 	}
-	if _, odd := rule[side+"Nobody"]; odd {
+	if _, found := rule[side+"Unknown"]; found {
 		return deny
 	}
 	peers, ports := n.peers(p, rule, side, deny, deny), n.ports(rule, deny)

@@ -9,8 +9,8 @@ import (
 const (
 	// maxPolicyConditions limits one policy. Beyond it, the policy reports its rules, which fail closed.
 	maxPolicyConditions = 100
-	// maxConditions limits all policies of one subject in one direction. Beyond it, the conditions are never met.
-	maxConditions = 200
+	// MaxConditions limits all policies of one subject in one direction. Beyond it, the conditions are never met: see [Requirements.Exceeded].
+	MaxConditions = 200
 )
 
 // conditions are distinct requirements up to a limit.
@@ -58,7 +58,7 @@ func (r *Requirements) Add(owner Ref, part *Part, d Direction) {
 			}
 			to = r.denies[owner.Namespace]
 		}
-		to.add(one.Labels.Requirements, maxConditions)
+		to.add(one.Labels.Requirements, MaxConditions)
 	}
 }
 
@@ -70,10 +70,22 @@ func (r *Requirements) of(owner Ref, deny bool) conditions {
 	var all conditions
 	for _, namespace := range slices.Compact([]string{"", owner.Namespace}) {
 		if c := r.denies[namespace]; c != nil {
-			all.add(c.list, maxConditions)
+			all.add(c.list, MaxConditions)
 		}
 	}
 	return all
+}
+
+// Exceeded reports whether the requirements of a part in one direction are among too many, after [Requirements.Add] of all parts of the subject.
+func (r *Requirements) Exceeded(owner Ref, part *Part, d Direction) bool {
+	var asked [2]bool // the same for all allow rules, and for all deny rules
+	return slices.ContainsFunc(part.Requirements, func(one PeerRequirement) bool {
+		if one.Direction != d || one.Deny && asked[1] || !one.Deny && asked[0] {
+			return false
+		}
+		asked[0], asked[1] = asked[0] || !one.Deny, asked[1] || one.Deny
+		return r.of(owner, one.Deny).size > MaxConditions
+	})
 }
 
 // Narrow adds the requirements to the peers of a rule; owner is the policy of the rule. It returns the rule itself if no requirement applies, otherwise a
@@ -88,7 +100,7 @@ func (r *Requirements) Narrow(owner Ref, rule *Rule) *Rule {
 		return rule
 	}
 	required := r.of(owner, rule.Deny)
-	unmet := required.size > maxConditions
+	unmet := required.size > MaxConditions
 	if required.size == 0 || unmet && rule.Deny {
 		return rule
 	}

@@ -217,6 +217,19 @@ func (c *cidrs) retire(list []netip.Prefix) error {
 	return errors.Join(append(errs, c.announce())...)
 }
 
+// removable returns the retired prefixes that no outdated policy of an endpoint is about. An endpoint of a namespace beyond its quota may keep such a policy for
+// ever, and must not keep the ranges of others.
+func (c *controller) removable(retired []netip.Prefix) []netip.Prefix {
+	if len(retired) == 0 {
+		return nil
+	}
+	used, flat := c.store.outdatedRanges(c.views.successors)
+	if flat {
+		return nil
+	}
+	return slices.DeleteFunc(retired, func(p netip.Prefix) bool { return used[c.cidrs.numbers[p]] || used[c.cidrs.written[p]] })
+}
+
 // waitingForRanges returns the desired policies with entries about address ranges that are not in the map yet. Such a policy must not be used: addresses of the
 // missing range have the range around it, which the policy may allow.
 func (c *controller) waitingForRanges() map[*policycompiler.Compiled]bool {

@@ -329,26 +329,26 @@ func (c *controller) cleanUp(w *wanted) (done bool) {
 		return false
 	}
 	done = true
-	stuck := c.store.previousID(c.views.successors) != 0
+	outdated := c.store.previousID(c.views.successors) != 0
 	for _, h := range c.store.byID {
 		switch {
 		case h.users > 0:
-			stuck = stuck || !c.store.current[h.is]
+			outdated = outdated || !c.store.current[h.is]
 		case h.target != nil && c.store.current[h.target]: // the desired policy of some endpoint
 			done = false
 		default:
 			c.note(c.store.free(h))
 		}
 	}
-	if c.cidrs.moved && !stuck {
-		if retired := c.cidrs.retired(); len(retired) > 0 {
+	if c.cidrs.moved {
+		if retired := c.removable(c.cidrs.retired()); len(retired) > 0 {
 			err := c.cidrs.retire(retired)
 			c.note(err)
 			w.again = w.again || err == nil // without these ranges, entries can be removed
 		}
 	}
 	if len(c.store.stale) == 0 {
-		return done && !stuck
+		return done && !outdated
 	}
 	if initialized, _ := c.Facts.Initialized(c.DB.ReadTxn()); initialized {
 		c.note(c.store.sweep(c.views.successors))

@@ -63,19 +63,30 @@ func (c *controller) findOverflow() {
 		texts[ref] = fmt.Sprintf("%d of its address ranges are not in force: rules about them allow nothing and deny all peers; %s", n, remedy)
 	}
 	for _, h := range c.store.byID {
-		beyond := errors.Is(h.err, errQuota)
-		if !beyond && !errors.Is(h.err, errFull) || h.target == nil {
+		beyond, rules := errors.Is(h.err, errQuota), errors.Is(h.err, errRules)
+		if !beyond && !rules && !errors.Is(h.err, errFull) || h.target == nil {
 			continue
 		}
 		for _, ref := range h.target.Policies(h.added) {
 			switch {
 			case texts[ref] != "":
+			case rules:
+				texts[ref] = fmt.Sprintf("with the other policies of its endpoints, it has more than %s: endpoints keep the policy that they had or, if it denies peers, are "+
+					"cut off, like new ones; have fewer or wider rules, or fewer policies for one endpoint", h.target.Exceeded())
 			case beyond:
 				texts[ref] = fmt.Sprintf("the policies of a namespace may have %d entries and %d ranges of ports on this node: endpoints keep the policy that they had or, "+
 					"if it denies peers, are cut off, like new ones; have fewer or wider rules, or raise --policy-entries-per-namespace", c.store.quota.entries, c.store.quota.ranges)
 			default:
 				texts[ref] = "its entries do not fit into the maps of this node: endpoints keep the policy that they had, and new ones are cut off; " +
 					"have fewer or wider rules, or raise --bpf-policy-map-max"
+			}
+		}
+	}
+	for compiled := range c.views.compiled {
+		for _, ref := range compiled.ExceedsConditions() {
+			if texts[ref] == "" {
+				texts[ref] = fmt.Sprintf("with the other policies of its endpoints, it has more than %d conditions in fromRequires or toRequires: allow rules of these endpoints "+
+					"allow no peer that they select by labels, or no condition narrows their deny rules; use fewer conditions, or fewer policies for one endpoint", policy.MaxConditions)
 			}
 		}
 	}

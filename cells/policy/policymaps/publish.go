@@ -164,11 +164,11 @@ func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolic
 	return next, changed
 }
 
-// beyondEntries reports whether a desired policy is beyond the quota of its namespace.
+// beyondEntries reports whether a desired policy is beyond the quota of its namespace, or the policies of a namespace have too many rules.
 func (c *controller) beyondEntries(d decisions) bool {
 	return slices.ContainsFunc(d[:], func(compiled *policycompiler.Compiled) bool {
 		h := c.store.by[compiled]
-		return h != nil && errors.Is(h.err, errQuota)
+		return h != nil && (errors.Is(h.err, errQuota) || errors.Is(h.err, errRules) && compiled.Namespace() != "")
 	})
 }
 
@@ -235,6 +235,9 @@ func (c *controller) incomplete(h *mapPolicy) error {
 	if errors.Is(h.err, errQuota) {
 		return fmt.Errorf("policy %d: %w. Have fewer or wider rules in namespace %s (%s), or raise --policy-entries-per-namespace", h.id, h.err, h.target.Namespace(),
 			printable.List(h.policies, maxNames))
+	}
+	if errors.Is(h.err, errRules) {
+		return fmt.Errorf("policy %d: %w. Have fewer or wider rules, or fewer policies for one endpoint (%s)", h.id, h.err, printable.List(h.policies, maxNames))
 	}
 	if errors.Is(h.err, errFull) {
 		return fmt.Errorf("policy %d: %w. The costliest are %s. Have fewer or wider rules, or raise --bpf-policy-map-max", h.id, h.err,

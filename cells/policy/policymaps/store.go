@@ -289,6 +289,39 @@ func (s *store) previousID(used map[uint32]successors) (id uint32) {
 	return id
 }
 
+// outdatedRanges returns the numbers of the address ranges in entries of outdated policies that endpoints have. If any other range is removed, its addresses have
+// the range around it, and entries about that range have applied to them before. This does not hold for a flat policy, whose ranges are not nested: it may deny
+// a range by having no entry about it.
+func (s *store) outdatedRanges(used map[uint32]successors) (numbers map[uint32]bool, flat bool) {
+	numbers = map[uint32]bool{}
+	add := func(k policycompiler.Key, nested bool) {
+		if k.Kind == policycompiler.CIDR || k.Kind == policycompiler.CIDROutside {
+			numbers[k.Identity], flat = true, flat || !nested
+		}
+	}
+	for k := range s.stale {
+		if len(used[k.ID]) > 0 {
+			add(k.Key, s.nested[k.ID])
+		}
+	}
+	for _, h := range s.byID {
+		if h.users == 0 || s.current[h.is] {
+			continue
+		}
+		nested := h.is != nil && h.is.Nested()
+		for k := range h.extra {
+			add(k, nested)
+		}
+		if h.is != nil {
+			for e := range h.is.Entries() {
+				add(e.Key, nested)
+			}
+		}
+		s.alive()
+	}
+	return numbers, flat
+}
+
 // sweep removes the entries of the previous run, allows before denies. It keeps the ids that endpoints still have.
 func (s *store) sweep(used map[uint32]successors) error {
 	for _, denies := range []bool{false, true} {

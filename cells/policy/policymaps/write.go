@@ -15,6 +15,9 @@ var errFull = errors.New("the maps are full")
 // errQuota is the reason for a policy that does not fit into the quota of its namespace.
 var errQuota = errors.New("the quota of its namespace is used up")
 
+// errRules is the reason for a policy that is not compiled, because the rules of all policies of its endpoints together exceed a limit.
+var errRules = errors.New("the policies of its endpoints have too many rules")
+
 // write changes all ids to their targets: first changes that free entries, then changes that only deny, then the others, small ones before large ones. An id
 // that does not fit stays unchanged.
 func (s *store) write() {
@@ -43,6 +46,10 @@ func (s *store) apply(h *mapPolicy) {
 	d, mended := h.change, h.is != nil && h.broken
 	if h.is == nil && h.policies == nil { // not with each attempt
 		h.name()
+	}
+	if exceeded := h.target.Exceeded(); exceeded != "" {
+		h.err = fmt.Errorf("%w: together, more than %s", errRules, exceeded)
+		return
 	}
 	if h.target.TooLarge() { // no endpoint has the id: see [store.inPlace]
 		why := errFull

@@ -24,9 +24,12 @@ type Compiled struct {
 	nested    bool     // entries about a named CIDR also apply to the named CIDRs inside it
 	groups    []*group // sorted, none empty
 	classes   [classes]int
-	tooLarge  bool    // see [Compiled.TooLarge]
-	namespace string  // see [Compiled.Namespace]
-	rules     []*rule // shared with the rule set and its other results
+	tooLarge  bool   // see [Compiled.TooLarge]
+	exceeded  string // see [Compiled.Exceeded]
+	// conditions are the policies of [Compiled.ExceedsConditions].
+	conditions []policy.Ref
+	namespace  string  // see [Compiled.Namespace]
+	rules      []*rule // shared with the rule set and its other results
 	// missing has the prefixes that rules need and that have no identity in [Resolver.SetCIDRs]. While the list is not empty, allow rules grant nothing to
 	// these prefixes, and deny rules deny more: every peer, or, for the address of a pod with a named port, all pods with the pod's identity.
 	missing []netip.Prefix
@@ -199,7 +202,7 @@ func (c *Compiled) reuse(previous *Compiled) *Compiled {
 		}
 	}
 	if same == len(c.groups) && same == len(previous.groups) && c.isolated == previous.isolated && c.nested == previous.nested && !previous.allowsAll &&
-		c.namespace == previous.namespace && slices.Equal(c.missing, previous.missing) {
+		c.namespace == previous.namespace && slices.Equal(c.conditions, previous.conditions) && slices.Equal(c.missing, previous.missing) {
 		return previous
 	}
 	return c

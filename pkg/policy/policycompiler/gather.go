@@ -35,14 +35,16 @@ func (w *work) add(p peer, rule int) {
 	}
 }
 
-// all compiles the entries of all peers.
-func (set *ruleset) all(r *Resolver) *Compiled {
+// all compiles the entries of all peers, unless the rules exceed a limit.
+func (set *ruleset) all(r *Resolver, exceeded string) *Compiled {
 	if r.options.Mode == policy.Never || !set.isolated && !slices.ContainsFunc(set.rules, func(r *rule) bool { return r.Deny }) {
 		return r.allowAll
 	}
+	if set.missing = nil; exceeded != "" {
+		return &Compiled{isolated: set.isolated, localhost: set.localhost, nested: r.nested, rules: set.rules, tooLarge: true, exceeded: exceeded}
+	}
 	w := &work{peers: map[peer]*peerEffects{}, nested: r.nested}
 	anyPeer := slices.Clone(set.anyPeer)
-	set.missing = nil
 	var known []cidrUse
 	for _, use := range set.cidrs {
 		switch {
@@ -175,7 +177,7 @@ func (set *ruleset) finish(w *work, anyPeer []int) *Compiled {
 // entries builds the entries of one peer.
 func (set *ruleset) entries(w *work, p peer) []entry {
 	of := w.peers[p]
-	if of == nil {
+	if of == nil || set.cookies.exceeded() {
 		return nil
 	}
 	others := set.wide

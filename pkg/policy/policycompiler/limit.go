@@ -1,6 +1,97 @@
 package policycompiler
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// Limits for the rules of all policies of one subject in one direction. A policy has limits of its own (see the package policy), but a tenant can create many
+// policies that select one subject. Beyond a limit, the result is [Compiled.TooLarge].
+const (
+	// maxPairs limits the pairs of a port of a rule and a peer of it: an identity, a class, a CIDR, or an exception of any rule inside the CIDR. Each pair takes
+	// memory and time, even where several rules share one entry. A rule without ports counts once for each peer. Where [Resolver.SetLimit] allows many entries,
+	// the limit is pairsPerEntry for each of them: rules whose entries fit must not be beyond it.
+	maxPairs      = 1 << 21
+	pairsPerEntry = 16
+	// maxSelectors limits the different choices of peers. Each of them may choose all identities of the cluster, and a node keeps the identities of each.
+	maxSelectors = 4000
+)
+
+// limits are the limits of one subject.
+type limits struct{ pairs, selectors int }
+
+// exceed reports whether parts make more choices of peers in a direction than a subject may have.
+func (l limits) exceed(parts []*part, d policy.Direction) bool {
+	chosen := map[string]struct{}{}
+	for _, p := range parts {
+		for _, rule := range p.rules[d] {
+			for i := range rule.Peers.List {
+				if choice := rule.Peers.List[i].Labels; choice != nil {
+					key, _ := keyOf(choice)
+					chosen[key] = struct{}{}
+				}
+				if len(chosen) > l.selectors {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// exceeded names the limit of one subject that a rule set exceeds. It returns "" if there is none.
+func (set *ruleset) exceeded(r *Resolver) string {
+	switch {
+	case set.unchosen:
+		return fmt.Sprintf("%d different selections of peers by labels", r.limits.selectors)
+	case set.pairs(r) > r.limits.pairs:
+		return fmt.Sprintf("%d pairs of a port and a peer of one rule", r.limits.pairs)
+	}
+	return ""
+}
+
+// pairs counts the pairs of a port and a peer of one rule, without visiting the peers. See [maxPairs].
+func (set *ruleset) pairs(r *Resolver) (all int) {
+	for i, rule := range set.rules {
+		peers := 0
+		for _, s := range rule.selectors {
+			peers += len(s.identities) + len(s.classes)
+		}
+		all += peers * set.ports(i)
+		if set.peersNamed && len(rule.named) > 0 {
+			all += len(r.podsOf) * len(rule.named) // see [Resolver.servedTo]
+		}
+	}
+	if r.nested {
+		return all + set.exceptions
+	}
+	for _, use := range set.cidrs {
+		all += len(r.cidrs.within(use.prefix)) * set.ports(use.rule)
+	}
+	return all
+}
+
+// ports returns the number of ports of a rule, at least 1.
+func (set *ruleset) ports(rule int) int {
+	return max(1, len(set.effects[rule].ports)+len(set.rules[rule].named))
+}
+
+// countExceptions counts the pairs of a port of a rule and a CIDR of it, or an exception of any rule inside the CIDR.
+func (set *ruleset) countExceptions() (all int) {
+	stops := newNamedCIDRs()
+	for _, use := range set.cidrs {
+		for _, except := range use.except {
+			stops.number[except] = 1
+		}
+	}
+	stops.sortAll()
+	for _, use := range set.cidrs {
+		all += (1 + len(stops.within(use.prefix))) * set.ports(use.rule)
+	}
+	return all
+}
 
 // size is a number of entries of the maps policy and policy_ranges.
 type size struct{ entries, ranges int }
@@ -12,7 +103,9 @@ func (s size) exceeds(limit size) bool {
 
 // SetLimit sets the largest number of entries of one result for the map policy and for policy_ranges; 0 for no limit. It must be called before the first
 // Compile. A result with more is [Compiled.TooLarge].
-func (r *Resolver) SetLimit(entries, ranges int) { r.limit = size{entries, ranges} }
+func (r *Resolver) SetLimit(entries, ranges int) {
+	r.limit, r.limits.pairs = size{entries, ranges}, max(maxPairs, pairsPerEntry*entries)
+}
 
 // ruleCookies holds the cookies of the rules of a rule set, and counts the entries that are built with them. Beyond the limit no entries are built: a few rules
 // can have millions, one for each port and each selected identity.
@@ -40,7 +133,7 @@ func (set *ruleset) completed(c *Compiled) *Compiled {
 	if c.allowsAll || c == set.compiled {
 		return c // shared
 	}
-	c.namespace = set.namespace
+	c.namespace, c.conditions = set.namespace, set.conditions
 	entries, ranges := c.Len()
 	if (size{entries, ranges}).exceeds(set.cookies.limit) || set.cookies.exceeded() {
 		c.groups, c.tooLarge = nil, true
@@ -48,9 +141,17 @@ func (set *ruleset) completed(c *Compiled) *Compiled {
 	return c
 }
 
-// TooLarge reports whether the policies need more entries than [Resolver.SetLimit] allows. Then there are no entries, and [Compiled.Len] is the number of
-// entries that were counted before the limit was exceeded.
+// TooLarge reports whether the policies need more entries than [Resolver.SetLimit] allows, or have more rules than a subject may have: see [Compiled.Exceeded].
+// Then there are no entries, and [Compiled.Len] is the number of entries that were counted before the limit was exceeded.
 func (c *Compiled) TooLarge() bool { return c.tooLarge }
+
+// Exceeded names the limit of one subject that the rules exceed, with the largest number: "4000 different selections of peers by labels". It returns "" if there
+// is none.
+func (c *Compiled) Exceeded() string { return c.exceeded }
+
+// ExceedsConditions lists the policies whose conditions on peers, together more than [policy.MaxConditions], are not met: see [policy.Requirements]. The caller
+// must not change the list.
+func (c *Compiled) ExceedsConditions() []policy.Ref { return c.conditions }
 
 // Denies reports whether a rule denies.
 func (c *Compiled) Denies() bool {
@@ -59,5 +160,5 @@ func (c *Compiled) Denies() bool {
 
 // sameRules reports whether c and o, one of which is too large, mean the same.
 func (c *Compiled) sameRules(o *Compiled) bool {
-	return c.tooLarge == o.tooLarge && c.isolated == o.isolated && c.nested == o.nested && c.namespace == o.namespace && slices.Equal(c.rules, o.rules)
+	return c.tooLarge == o.tooLarge && c.exceeded == o.exceeded && c.isolated == o.isolated && c.nested == o.nested && c.namespace == o.namespace && slices.Equal(c.conditions, o.conditions) && slices.Equal(c.rules, o.rules)
 }

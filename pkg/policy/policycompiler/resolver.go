@@ -13,6 +13,7 @@ import (
 type Resolver struct {
 	options    policy.Options
 	limit      size
+	limits     limits
 	allowAll   *Compiled
 	policies   map[policy.Ref]*policyState
 	parts      anchored[*part]         // of the policies
@@ -43,7 +44,7 @@ type Resolver struct {
 
 // New returns a resolver without policies, identities, CIDRs and endpoints.
 func New(options policy.Options) *Resolver {
-	return &Resolver{options: options, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
+	return &Resolver{options: options, limits: limits{maxPairs, maxSelectors}, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
 		parts: anchored[*part]{}, recounted: map[policy.Ref]struct{}{},
 		subjects: map[uint16]*subject{}, unsettled: map[*subject]struct{}{}, rulesets: map[string]*ruleset{}, touched: map[*ruleset]struct{}{}, selectors: newSelectors(),
 		cookies: map[uint32]struct{}{}, pods: map[string][]*Pod{}, podsOf: map[uint32]*podsOf{},

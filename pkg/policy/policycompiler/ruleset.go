@@ -27,6 +27,9 @@ type ruleset struct {
 	cidrs      []cidrUse
 	named      map[netip.Prefix]struct{} // prefixes of cidrs
 	peersNamed bool                      // rules name ports of peers
+	exceptions int                       // see [ruleset.countExceptions]
+	conditions []policy.Ref              // see [Compiled.ExceedsConditions]
+	unchosen   bool                      // the peers of the rules are not chosen, because they are too many
 
 	compiled *Compiled
 	missing  []netip.Prefix
@@ -45,13 +48,24 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 	set := &ruleset{resolver: r, key: key, direction: d, parts: parts, isolated: r.options.Mode == policy.Always, stale: true, bySelector: map[*selector][]int{},
 		named: map[netip.Prefix]struct{}{}, touched: map[peer]struct{}{}, cookies: &ruleCookies{},
 		localhost: d == policy.Ingress && r.options.AllowLocalhost}
+	set.unchosen = r.limits.exceed(parts, d)
 	var required policy.Requirements
 	for _, p := range parts {
-		r.use(p, d)
+		if !set.unchosen {
+			r.use(p, d)
+		}
 		set.namespace = cmp.Or(set.namespace, p.owner.policy.Ref.Namespace)
 		set.isolated = set.isolated || p.Isolates(d)
 		set.rules = append(set.rules, p.rules[d]...)
 		required.Add(p.owner.policy.Ref, p.Part, d)
+	}
+	if set.unchosen {
+		return set
+	}
+	for _, p := range parts {
+		if ref := p.owner.policy.Ref; required.Exceeded(ref, p.Part, d) {
+			set.conditions = append(set.conditions, ref)
+		}
 	}
 	set.narrow(r, &required)
 	for i, rule := range set.rules {
@@ -70,6 +84,7 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 		set.cookies.of = append(set.cookies.of, rule.cookie)
 		set.index(i)
 	}
+	set.exceptions = set.countExceptions()
 	set.cookies.of = append(set.cookies.of, CookieNotIsolated)
 	for s := range set.bySelector {
 		s.users[set] = struct{}{}
@@ -156,13 +171,16 @@ const many = 64
 // compile returns the current result of the rule set. It reuses the parts of previous that are equal.
 func (set *ruleset) compile(r *Resolver, previous *Compiled) *Compiled {
 	set.cookies.built, set.cookies.limit = size{}, r.limit
-	switch {
-	case set.stale || len(set.touched) > many || len(set.touched) > 0 && set.compiled.tooLarge:
+	if !set.stale && len(set.touched) == 0 {
+		return set.compiled
+	}
+	exceeded := set.exceeded(r)
+	if set.stale || len(set.touched) > many || set.compiled.tooLarge || exceeded != "" {
 		if set.compiled != nil {
 			previous = set.compiled
 		}
-		set.compiled = set.completed(set.all(r)).reuse(previous)
-	case len(set.touched) > 0:
+		set.compiled = set.completed(set.all(r, exceeded)).reuse(previous)
+	} else {
 		set.compiled = set.completed(set.patch(r))
 	}
 	set.stale = false

@@ -203,8 +203,10 @@ func (r *Resolver) leave(set *ruleset) {
 		delete(s.users, set)
 	}
 	gone := slices.Clone(set.narrowed)
-	for _, p := range set.parts {
-		gone = append(gone, r.unuse(p, set.direction)...)
+	if !set.unchosen {
+		for _, p := range set.parts {
+			gone = append(gone, r.unuse(p, set.direction)...)
+		}
 	}
 	r.releasePeers(gone...)
 }

@@ -238,7 +238,7 @@ func (r *random) unsupported(rule object, side string, deny bool) {
 	case 2:
 		rule[side+"Groups"] = []object{{"aws": object{}}}
 	case 3:
-		rule[side+"Nobody"] = []string{"knows"}
+		rule[side+"Unknown"] = []string{"value"}
 	case 4:
 		rule[side+"CIDR"] = []string{"10.0.0.0/33"}
 	case 5:

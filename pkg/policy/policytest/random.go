@@ -14,7 +14,7 @@ type random struct{ *rand.Rand }
 
 var (
 	namespaces  = []string{"red", "green"}
-	groupNames  = []string{"vpn", "office", "nobody-makes-it"}
+	groupNames  = []string{"vpn", "office", "missing"}
 	groupLabels = [][]string{{"role", "vpn", "office"}, {"site", "a", "b"}}
 	nsLabels    = [][]string{{"team", "a", "b"}, {"env", "prod", "dev"}}
 	podLabels   = [][]string{{"app", "web", "db", "dns"}, {"tier", "front", "back"}, {HiddenKey, "x", "y"}}

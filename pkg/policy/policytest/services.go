@@ -12,7 +12,7 @@ import (
 )
 
 // serviceNames are names of Services; no Service has the last one.
-var serviceNames = []string{"db", "web", "nobody-makes-it"}
+var serviceNames = []string{"db", "web", "missing"}
 
 // serviceLabels are labels of Services.
 var serviceLabels = [][]string{{"plan", "gold", "basic"}, {"owner", "a", "b"}}
