@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 )
 
@@ -25,22 +26,30 @@ func (e *expected) checkAddresses(pod *podHandle, link netlink.Link) error {
 }
 
 func (e *expected) checkRoutes(pod *podHandle, link netlink.Link) error {
-	have, err := pod.Routes()
-	if err != nil {
+	missing := newMissingRoutes(e.routes)
+	if err := pod.EachRoute(link.Attrs().Index, missing.found); err != nil {
 		return err
 	}
 	var errs []error
-	for _, want := range e.routes {
-		if want == nil {
-			continue
-		}
-		if !slices.ContainsFunc(have, func(r netlink.Route) bool {
-			return r.LinkIndex == link.Attrs().Index && samePrefix(r.Dst, &want.Dst) && (want.GW == nil || r.Gw.Equal(want.GW))
-		}) {
-			errs = append(errs, fmt.Errorf("interface %s in the pod: route %s is missing", e.pod.Name, &want.Dst))
-		}
+	for _, want := range missing.routes {
+		errs = append(errs, fmt.Errorf("interface %s in the pod: route %s is missing", e.pod.Name, &want.Dst))
 	}
 	return errors.Join(errs...)
+}
+
+// missingRoutes are the routes of a result that a dump has not contained so far. A pod with NET_ADMIN may have millions of other routes.
+type missingRoutes struct{ routes []*types.Route }
+
+func newMissingRoutes(want []*types.Route) *missingRoutes {
+	return &missingRoutes{slices.DeleteFunc(slices.Clone(want), func(r *types.Route) bool { return r == nil })}
+}
+
+// found removes a route from the missing ones, and reports whether any remain.
+func (m *missingRoutes) found(r netlink.Route) (remain bool) {
+	m.routes = slices.DeleteFunc(m.routes, func(want *types.Route) bool {
+		return samePrefix(r.Dst, &want.Dst) && (want.GW == nil || r.Gw.Equal(want.GW))
+	})
+	return len(m.routes) > 0
 }
 
 // checkNeighbors requires the permanent neighbour entry of each gateway.

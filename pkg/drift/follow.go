@@ -16,13 +16,18 @@ const (
 	burst = 5
 	// maxReads is the maximum number of reads for one notification. The timer finds drift that remains after these.
 	maxReads = 25
+	// firstRetry and lastRetry are the pauses after an error of the notifications.
+	firstRetry = time.Second
+	lastRetry  = time.Minute
 )
 
 // Follow reads the kernel whenever next returns, which means that a notification may report drift. look reads the kernel and calls [Mark]; Follow repeats it
-// while it fails or returns true, because rows are being written. An error of next ends Follow: from then on only the timer detects drift.
+// while it fails or returns true, because rows are being written. After an error of next only the timer detects drift; Follow calls next again, with back-off.
+// When next receives notifications again it returns at once, because some were lost.
 func Follow(ctx context.Context, health cell.Health, next func(context.Context) error, look func() (again bool, err error)) error {
 	limiter := rate.NewLimiter(rate.Every(pace), burst)
 	health.OK("listening")
+	pause := firstRetry
 	for {
 		watchdog.Idle(ctx)
 		err := next(ctx)
@@ -31,8 +36,13 @@ func Follow(ctx context.Context, health cell.Health, next func(context.Context) 
 		}
 		if err != nil {
 			health.Degraded("no notifications from the kernel: only the timer detects drift", err)
-			return nil
+			if watchdog.Sleep(ctx, pause) != nil {
+				return nil
+			}
+			pause = min(2*pause, lastRetry)
+			continue
 		}
+		pause = firstRetry
 		again := true
 		for tries := 0; again && tries < maxReads; tries++ {
 			if limiter.Wait(ctx) != nil {

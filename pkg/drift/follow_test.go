@@ -10,6 +10,41 @@ import (
 	"github.com/cilium/hive/cell"
 )
 
+// TestFollow_NotificationsStop_TriesAgain: without notifications the health is degraded and names the cause. Follow tries again at growing intervals, and reads
+// the kernel when there are notifications again.
+func TestFollow_NotificationsStop_TriesAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		health, simple := cell.NewSimpleHealth()
+		calls, looks, failures := 0, 0, 1000
+		go func() {
+			_ = Follow(ctx, health, func(ctx context.Context) error {
+				switch calls++; {
+				case calls <= failures:
+					return errors.New("not mounted")
+				case calls == failures+1:
+					return nil
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}, func() (bool, error) { looks++; return false, nil })
+		}()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if calls < 60 || calls > 70 || looks != 0 || simple.Level != cell.StatusDegraded || simple.Error == nil || simple.Error.Error() != "not mounted" {
+			t.Fatalf("in an hour: %d calls, %d reads, health %s, %v", calls, looks, simple.Level, simple.Error)
+		}
+		failures = calls
+		time.Sleep(lastRetry)
+		synctest.Wait()
+		if looks != 1 || simple.Level != cell.StatusOK {
+			t.Fatalf("with notifications: %d reads, health %s, %v", looks, simple.Level, simple.Error)
+		}
+	})
+}
+
 // TestFollow_ConflictIsLimitedAndNeverGivenUp has another writer revert each repair immediately, for a minute. The first five reads follow each other without
 // a pause. From then on there are five a second during the conflict, and a repair needs one.
 func TestFollow_ConflictIsLimitedAndNeverGivenUp(t *testing.T) {

@@ -22,9 +22,23 @@ import (
 func (s *store) addRepin() {
 	look := func() (bool, error) { return false, s.repin() }
 	watchdog.AddTimer(s.Jobs, "verify-pins", func(context.Context) error { return s.repin() }, s.Drift.Interval)
+	next := s.logFirst(s.Kernel.Watch(s.dir))
 	watchdog.Add(s.Jobs, "follow-pins", func(ctx context.Context, health cell.Health) error {
-		return drift.Follow(ctx, health, s.Kernel.Watch(s.dir), look)
+		return drift.Follow(ctx, health, next, look)
 	})
+}
+
+// logFirst logs the first of consecutive errors of a watch. The health of the job shows them all.
+func (s *store) logFirst(watch func(context.Context) error) func(context.Context) error {
+	failed := false
+	return func(ctx context.Context) error {
+		err := watch(ctx)
+		if err != nil && !failed && ctx.Err() == nil {
+			s.Log.Warn("Only the timer notices removals of pins", "error", err)
+		}
+		failed = err != nil
+		return err
+	}
 }
 
 // repin restores missing pins. It does not verify the maps at existing pins; the next start does.

@@ -2,6 +2,7 @@ package nodeidallocator
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -18,8 +19,9 @@ type assigned struct {
 
 // taken is the set of the ids that are in use.
 type taken struct {
-	ids  [nodeids.Max + 1]bool
-	free uint16 // no lower id is free, except 0
+	ids   [nodeids.Max + 1]bool
+	free  uint16                // no lower id is free, except 0
+	addrs map[netip.Addr]uint16 // ids by the addresses that the previous run left in the maps
 }
 
 func newTaken(rows []*nodeids.NodeID) *taken {
@@ -48,7 +50,7 @@ func (t *taken) release(id uint16) {
 }
 
 // assign computes the ids of some nodes: have are the present rows of these nodes, want are the existing nodes. Existing nodes keep their ids; a new node gets
-// the lowest free id. With complete set, assign marks the ids of removed nodes as released at the time now, and frees a released id if unused reports true.
+// the id of [taken.forNode]. With complete set, assign marks the ids of removed nodes as released at the time now, and frees a released id if unused reports true.
 func (t *taken) assign(have []*nodeids.NodeID, want []*nodes.Node, complete bool, now time.Time, unused func(*nodeids.NodeID) bool) assigned {
 	a := assigned{byName: make(map[string]*nodeids.NodeID, len(have))}
 	exists := make(map[string]*nodes.Node, len(want))
@@ -74,7 +76,7 @@ func (t *taken) assign(have []*nodeids.NodeID, want []*nodes.Node, complete bool
 		if a.byName[name] != nil {
 			continue
 		}
-		id := t.take()
+		id := t.forNode(exists[name], a.byName)
 		if id == 0 {
 			a.without = append(a.without, name)
 			continue

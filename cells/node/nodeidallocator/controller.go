@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -44,12 +45,13 @@ type controller struct {
 	files       files
 	restored    bool
 	nodes       *clusternodes.Rows
-	taken       *taken              // nil: the next round processes all nodes
-	complete    bool                // the table nodes was complete in the last round
-	touched     map[string]struct{} // nodes that changed since the last round that was committed
-	released    map[string]struct{} // removed nodes whose ids are not freed yet
-	without     map[string]struct{} // nodes without an id, because all are in use
-	missing     []int               // numbers of the files that the next round must write
+	taken       *taken                // nil: the next round processes all nodes
+	addrs       map[netip.Addr]uint16 // ids by the addresses that the previous run left in the maps
+	complete    bool                  // the table nodes was complete in the last round
+	touched     map[string]struct{}   // nodes that changed since the last round that was committed
+	released    map[string]struct{}   // removed nodes whose ids are not freed yet, and rows of reserved ids
+	without     map[string]struct{}   // nodes without an id, because all are in use
+	missing     []int                 // numbers of the files that the next round must write
 }
 
 func newController(p params) *controller {
@@ -89,14 +91,21 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return err
 }
 
-// restore fills the table from the files once.
+// restore fills the table from the files, and reserves other ids that the maps have, once.
 func (c *controller) restore() error {
 	if c.restored {
 		return nil
 	}
+	addrs, err := c.Kernel.Addrs()
+	if err != nil {
+		return fmt.Errorf("read the ids in the maps: %w", err)
+	}
 	rows, missing, err := c.files.read(c.Log, time.Now())
 	if err != nil {
 		return err
+	}
+	for _, row := range reserve(rows, addrs) {
+		rows, missing = append(rows, row), append(missing, numberOf(row.ID))
 	}
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
@@ -106,7 +115,7 @@ func (c *controller) restore() error {
 		}
 	}
 	txn.Commit()
-	c.restored, c.missing = true, missing
+	c.restored, c.missing, c.addrs = true, missing, addrs
 	return nil
 }
 
@@ -142,7 +151,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	for name := range some {
 		delete(c.released, name)
 		delete(c.without, name)
-		if row := next.byName[name]; row != nil && !row.Released.IsZero() {
+		if row := next.byName[name]; row != nil && (!row.Released.IsZero() || isReserved(row)) {
 			c.released[name] = struct{}{}
 		}
 	}
@@ -173,6 +182,7 @@ func (c *controller) some(txn statedb.ReadTxn, changed *statedb.WatchSet, comple
 	}
 	rows := statedb.Collect(c.Table.All(txn))
 	c.taken = newTaken(rows)
+	c.taken.addrs = c.addrs
 	some := make(map[string]struct{}, len(rows))
 	for _, row := range rows {
 		some[row.Name] = struct{}{}

@@ -2,6 +2,7 @@ package nodeidallocator
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -27,6 +28,12 @@ type rig struct {
 
 func newRig(tb testing.TB, stateDir string) *rig {
 	tb.Helper()
+	return newRigAfter(tb, stateDir, nil)
+}
+
+// newRigAfter returns a rig after a run that left addresses in node_addrs.
+func newRigAfter(tb testing.TB, stateDir string, left map[netip.Addr]uint16) *rig {
+	tb.Helper()
 	db := statedb.New()
 	table, err1 := nodeids.NewTable(db)
 	all, err2 := nodes.NewTable(db)
@@ -38,7 +45,7 @@ func newRig(tb testing.TB, stateDir string) *rig {
 	complete := all.RegisterInitializer(txn, "test")
 	txn.Commit()
 	k := newFake()
-	k.named = map[uint16]bool{}
+	k.named, k.addrs = map[uint16]bool{}, left
 	c := newController(params{DB: db, Log: quiet, Settings: agentconfig.Agent{StateDir: stateDir}, Table: table, Nodes: all, Flows: flows, Kernel: k})
 	require.NoError(tb, c.restore())
 	require.NoError(tb, c.subscribe())

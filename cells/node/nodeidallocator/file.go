@@ -44,7 +44,7 @@ func newFiles(s agentconfig.Agent) files {
 }
 
 // read returns the rows of the previous run, and the numbers of the files that must be written because only the first file contains their ids. An unusable file
-// is quarantined, and its nodes get new ids.
+// is quarantined, and its nodes get new ids unless [reserve] finds the ids in the maps.
 func (f files) read(log *slog.Logger, started time.Time) (rows []*nodeids.NodeID, missing []int, err error) {
 	if err := f.store.Open(); err != nil {
 		return nil, nil, fmt.Errorf("restore the ids of nodes: %w", err)

@@ -2,6 +2,7 @@ package nodeidallocator
 
 import (
 	"errors"
+	"net/netip"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/datapath/pinnedmaps"
@@ -11,6 +12,8 @@ import (
 type kernel interface {
 	// Named returns the ids in the entries of ipcache.
 	Named() (map[uint16]bool, error)
+	// Addrs returns the addresses in node_addrs, with the ids of their nodes.
+	Addrs() (map[netip.Addr]uint16, error)
 }
 
 // realKernel reads the pinned maps.
@@ -23,4 +26,9 @@ func (k realKernel) Named() (map[uint16]bool, error) {
 	return named, errors.Join(
 		pinnedmaps.Each(k.maps, bpf.MapIpcache, func(_ bpf.AddrKey, e bpf.IpcacheEntry) { named[e.Node] = true }),
 		pinnedmaps.Each(k.maps, bpf.MapIpcachePrefixes, func(_ bpf.LpmKey, e bpf.IpcacheEntry) { named[e.Node] = true }))
+}
+
+func (k realKernel) Addrs() (map[netip.Addr]uint16, error) {
+	addrs := map[netip.Addr]uint16{}
+	return addrs, pinnedmaps.Each(k.maps, bpf.MapNodeAddrs, func(key bpf.AddrKey, e bpf.NodeAddr) { addrs[bpf.AddrOf(key)] = e.Node })
 }

@@ -2,6 +2,7 @@ package nodeidallocator
 
 import (
 	"errors"
+	"net/netip"
 	"strconv"
 	"sync"
 	"testing"
@@ -36,6 +37,7 @@ func underTest(f *fakeKernel) []cell.Cell {
 type fakeKernel struct {
 	mu    sync.Mutex
 	named map[uint16]bool // nil when the maps cannot be read
+	addrs map[netip.Addr]uint16
 }
 
 func newFake() *fakeKernel { return &fakeKernel{} }
@@ -50,6 +52,8 @@ func (f *fakeKernel) Named() (map[uint16]bool, error) {
 	}
 	return f.named, nil
 }
+
+func (f *fakeKernel) Addrs() (map[netip.Addr]uint16, error) { return f.addrs, nil }
 
 func (f *fakeKernel) command() hive.ScriptCmdOut {
 	return hive.NewScriptCmd("ipcache/names", script.Command(script.CmdUsage{Summary: "Say which ids entries of ipcache name", Args: "id..."},

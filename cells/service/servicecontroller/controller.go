@@ -219,7 +219,7 @@ func (c *controller) compute(txn statedb.ReadTxn, w *world, name string, r *rost
 		if !found {
 			return nil
 		}
-		return w.hostPortService(name, p)
+		return w.hostPortService(name, p, c.in.hostPorts[pod][name])
 	}
 	s, _, found := c.KubernetesServices.Get(txn, k8s.ServiceByName(name))
 	if !found {

@@ -31,23 +31,25 @@ func (w *world) servesHostPorts(p *k8s.Pod) bool {
 	return w.hostPort && !p.HostNetwork && !p.Ended() && len(p.PodIPs) > 0
 }
 
-// hostPortService models the host ports of a pod that have one service name: one number, possibly with several protocols and addresses. It returns nil if there
-// are none.
-func (w *world) hostPortService(name string, p *k8s.Pod) *model {
-	if !w.servesHostPorts(p) {
+// hostPortsByName returns the host ports of a pod by the name of their service. Ports of one service differ in protocol or address.
+func hostPortsByName(p *k8s.Pod) map[string][]k8s.HostPort {
+	ports := make(map[string][]k8s.HostPort, len(p.HostPorts))
+	for _, h := range p.HostPorts {
+		name := hostPortName(p, h.Port)
+		ports[name] = append(ports[name], h)
+	}
+	return ports
+}
+
+// hostPortService models the service of some host ports of a pod. It returns nil if there are none.
+func (w *world) hostPortService(name string, p *k8s.Pod, ports []k8s.HostPort) *model {
+	if !w.servesHostPorts(p) || len(ports) == 0 {
 		return nil
 	}
 	m := &model{created: p.Created, placed: true, maglev: w.agent.Maglev, row: &services.Service{Name: name, Type: typeHostPort}}
 	b := builder{world: w, model: m}
-	found := false
-	for i := range p.HostPorts {
-		if h := &p.HostPorts[i]; hostPortName(p, h.Port) == name {
-			b.hostPort(p, h)
-			found = true
-		}
-	}
-	if !found {
-		return nil
+	for i := range ports {
+		b.hostPort(p, &ports[i])
 	}
 	b.arrange()
 	return m

@@ -29,7 +29,9 @@ type inputs struct {
 	// strays are the services of slices whose name neither is the name of the service nor begins with it, by key of the slice.
 	strays map[string]string
 	// wanted has the parsed annotations of Services, by name. Services without such annotations are absent. It changes only between two passes.
-	wanted    map[string]*serviceannotations.Wanted
+	wanted map[string]*serviceannotations.Wanted
+	// hostPorts has the host ports of pods by "namespace/name" and by the name of their service. It changes only between two passes.
+	hostPorts map[string]map[string][]k8s.HostPort
 	nodes     *clusternodes.Follower
 	resolved  bool // each node that was known at the start has its addresses and ranges
 	revision  worldRevision
@@ -46,7 +48,8 @@ type worldRevision struct {
 
 // newInputs subscribes to the tables. The first [inputs.read] handles all existing rows.
 func newInputs(p params) (in *inputs, err error) {
-	in = &inputs{params: p, strays: map[string]string{}, wanted: map[string]*serviceannotations.Wanted{}, residents: newResidents()}
+	in = &inputs{params: p, strays: map[string]string{}, wanted: map[string]*serviceannotations.Wanted{},
+		hostPorts: map[string]map[string][]k8s.HostPort{}, residents: newResidents()}
 	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods, p.Endpoints, p.Cluster)
 	defer txn.Commit()
 	var errs [5]error
@@ -77,6 +80,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, q *queue,
 		in.slice(txn, change.Object, change.Deleted, q.follow)
 	}
 	for _, change := range in.pods.UpTo(txn, changed) {
+		in.indexHostPorts(change.Object, change.Deleted)
 		in.pod(txn, change.Object, q.claim)
 		in.residents.pod(change.Object, change.Deleted)
 	}
@@ -141,6 +145,14 @@ func (in *inputs) pod(txn statedb.ReadTxn, p *k8s.Pod, concerned func(string)) {
 	}
 	for i := range p.HostPorts {
 		concerned(hostPortName(p, p.HostPorts[i].Port))
+	}
+}
+
+// indexHostPorts follows a change of a pod. Without the index, each host port of a pod would read all of them.
+func (in *inputs) indexHostPorts(p *k8s.Pod, gone bool) {
+	delete(in.hostPorts, p.Key())
+	if !gone && len(p.HostPorts) > 0 {
+		in.hostPorts[p.Key()] = hostPortsByName(p)
 	}
 }
 

@@ -57,6 +57,26 @@ func (h *Handle) Routes() ([]netlink.Route, error) {
 	})
 }
 
+// EachRoute calls do with the routes of all tables and both families over a link, until do returns false. It keeps no route in memory: a namespace that a pod
+// controls may have millions. It may call do several times with one route.
+func (h *Handle) EachRoute(link int, do func(netlink.Route) (more bool)) error {
+	filter := &netlink.Route{LinkIndex: link, Table: unix.RT_TABLE_UNSPEC}
+	_, err := retry("routes", func() ([]netlink.Route, error) {
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			more := true
+			err := h.Handle.RouteListFilteredIter(family, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+				more = do(r)
+				return more
+			})
+			if err != nil || !more {
+				return nil, err
+			}
+		}
+		return nil, nil
+	})
+	return err
+}
+
 // DefaultRoutes lists the default routes of the main table over a link, of both families and at most limit. It loads no other route into memory: a namespace
 // that a pod controls may have millions.
 func (h *Handle) DefaultRoutes(link, limit int) ([]netlink.Route, error) {

@@ -2,7 +2,6 @@ package k8sobjects
 
 import (
 	"net/netip"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -12,20 +11,20 @@ import (
 // PodPorts returns the named container ports of a pod. If containers share a name, the first counts, as for services. Sidecars follow the containers;
 // other init containers have ended before clients connect.
 func PodPorts(spec *corev1.PodSpec) (list []k8s.ContainerPort) {
-	add := func(ports []corev1.ContainerPort) {
-		for _, p := range ports {
+	taken := map[k8s.ContainerPort]bool{} // by name and protocol
+	for _, c := range running(spec) {
+		for _, p := range c.Ports {
 			protocol, err := protocol(nil, p.Protocol)
 			if err != nil || p.Name == "" || p.ContainerPort <= 0 || p.ContainerPort > 65535 {
 				continue // clients cannot connect to it by name
 			}
-			taken := slices.ContainsFunc(list, func(o k8s.ContainerPort) bool { return o.Name == p.Name && o.Protocol == protocol })
-			if !taken {
-				list = append(list, k8s.ContainerPort{Name: Intern(p.Name), Protocol: Intern(protocol), Number: uint16(p.ContainerPort)})
+			port := k8s.ContainerPort{Name: Intern(p.Name), Protocol: Intern(protocol)}
+			if !taken[port] {
+				taken[port] = true
+				port.Number = uint16(p.ContainerPort)
+				list = append(list, port)
 			}
 		}
-	}
-	for _, c := range running(spec) {
-		add(c.Ports)
 	}
 	return list
 }
@@ -46,13 +45,14 @@ func running(spec *corev1.PodSpec) (list []*corev1.Container) {
 // hostPorts returns the host ports of a pod. Of equal ports the first counts. Invalid ports are skipped, because the pod's labels and addresses are
 // needed in any case.
 func hostPorts(spec *corev1.PodSpec) (list []k8s.HostPort) {
+	taken := map[k8s.HostPort]bool{} // by address, protocol and port
 	for _, c := range running(spec) {
 		for _, p := range c.Ports {
 			protocol, err := protocol(nil, p.Protocol)
 			if err != nil || p.HostPort <= 0 || p.HostPort > 65535 || p.ContainerPort <= 0 || p.ContainerPort > 65535 {
 				continue
 			}
-			h := k8s.HostPort{Protocol: Intern(protocol), Port: uint16(p.HostPort), Container: uint16(p.ContainerPort)}
+			h := k8s.HostPort{Protocol: Intern(protocol), Port: uint16(p.HostPort)}
 			if p.HostIP != "" {
 				if h.Addr, err = parseAddr(nil, p.HostIP); err != nil {
 					continue
@@ -61,10 +61,9 @@ func hostPorts(spec *corev1.PodSpec) (list []k8s.HostPort) {
 			if h.Addr.IsValid() && h.Addr.IsUnspecified() {
 				h.Addr = netip.Addr{}
 			}
-			taken := slices.ContainsFunc(list, func(o k8s.HostPort) bool {
-				return o.Addr == h.Addr && o.Protocol == h.Protocol && o.Port == h.Port
-			})
-			if !taken {
+			if !taken[h] {
+				taken[h] = true
+				h.Container = uint16(p.ContainerPort)
 				list = append(list, h)
 			}
 		}

@@ -1,0 +1,63 @@
+package nodeidallocator
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+)
+
+// TestController_DamagedFile_KeepsIDsInMaps: the maps keep the addresses of the previous run until the API server has answered. An id that another node got
+// meanwhile would send its packets to the previous node.
+func TestController_DamagedFile_KeepsIDsInMaps(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "nodes"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "nodes", fileName), []byte("damaged"), 0o600))
+	addr := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, last}) }
+	left := map[netip.Addr]uint16{addr(1): 2, addr(2): 1, netip.MustParseAddr("fd00::2"): 1, addr(3): 3, addr(4): 4, addr(9): 0} // 0 is this node
+	one := func(name string, addrs ...netip.Addr) *nodes.Node {
+		n := &nodes.Node{Name: name, Source: nodes.Kubernetes}
+		for _, a := range addrs {
+			n.Addresses = append(n.Addresses, nodes.Address{Type: nodes.InternalIP, Addr: a})
+		}
+		return n
+	}
+	round := func(r *rig, change func(statedb.WriteTxn), list ...*nodes.Node) (got []string) {
+		t.Helper()
+		r.write(func(txn statedb.WriteTxn) {
+			for _, n := range list {
+				_, _, err := r.nodes.Insert(txn, n)
+				require.NoError(t, err)
+			}
+			change(txn)
+		})
+		require.NoError(t, r.round(r.DB.ReadTxn(), statedb.NewWatchSet()))
+		for _, row := range timeless(r.rows()) {
+			got = append(got, fmt.Sprint(row.id, " ", row.name, " ", row.released))
+		}
+		return got
+	}
+	nothing := func(statedb.WriteTxn) {}
+	before := []*nodes.Node{one("a", addr(1)), one("b", netip.MustParseAddr("fd00::2")), one("aa", addr(5)), one("second", addr(1))}
+
+	r := newRigAfter(t, dir, left)
+	want := []string{"1 b false", "2 a false", "3 unknown:3 false", "4 unknown:4 false", "5 aa false", "6 second false"}
+	require.Equal(t, want, round(r, nothing, before...), "from the copy of the objects")
+
+	r = newRigAfter(t, dir, left) // the files have all rows
+	require.Equal(t, want, round(r, nothing, before...), "the next run")
+	want[2] = "3 c false"
+	require.Equal(t, want, round(r, nothing, one("c", addr(3))), "a node that the copy lacks")
+	want[3] = "4 unknown:4 true"
+	require.Equal(t, want, round(r, r.complete), "all nodes are known")
+	require.Equal(t, append(want, "7 d false"), round(r, nothing, one("d")), "a new node while flows may contain id 4")
+	want = append(append(want[:3:3], want[4:]...), "7 d false")
+	require.Equal(t, want, round(r, r.pass), "no flow contains id 4")
+}
