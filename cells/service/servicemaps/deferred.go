@@ -21,9 +21,9 @@ var errLater = errors.New("no slots are free until quarantined slots are release
 
 func (l *deferred) begin(now time.Time) { l.now, l.known = now, false }
 
-// noSlots returns why a row does not get n slots. If quarantined slots would suffice, the row waits for them, but for one quarantine time only: if other rows change continuously, some
+// noSlots returns why a row that has some slots does not get n. If quarantined slots would suffice, the row waits for them, but for one quarantine time only: if other rows change continuously, some
 // slots are always quarantined, and other rows may get them.
-func (f *inForce) noSlots(key bpf.ServiceKey, n int) error {
+func (f *inForce) noSlots(key bpf.ServiceKey, n, has int) error {
 	since, waits := f.later.since[key]
 	if !waits {
 		since = f.later.now
@@ -33,7 +33,8 @@ func (f *inForce) noSlots(key bpf.ServiceKey, n int) error {
 		return errLater
 	}
 	f.rejected[bpf.MapServiceSlots]++
-	return fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", bpf.MapServiceSlots, n, len(f.slots.contents))
+	err := fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", bpf.MapServiceSlots, n, len(f.slots.contents))
+	return &lack{in: bpf.MapServiceSlots, need: uint32(n), growth: uint32(n - min(n, has)), err: err}
 }
 
 // promised returns the length of the longest run of slots that would be free without quarantine.

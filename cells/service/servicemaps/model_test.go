@@ -276,7 +276,7 @@ func (m *model) change(a *agent) {
 		switch i := m.random.IntN(12); m.random.IntN(6) {
 		case 0: // a new backend
 			m.nextBack++
-			b := &backends.Backend{Address: backAddress(m.nextBack), ID: m.nextBack, State: backends.Active, Local: m.random.IntN(2) == 0}
+			b := &backends.Backend{Address: backAddress(m.nextBack), ID: m.nextBack, State: backends.Active, Local: m.random.IntN(2) == 0, Services: []string{"ns/s1"}}
 			m.backs[b.ID] = b
 			m.insertBack(txn, a, b)
 		case 1: // a backend is removed

@@ -56,8 +56,7 @@ func (w *writer) forgotten(hasRow func(id uint32) bool) {
 // anyway.
 func (w *writer) differs(record finder, key bpf.ServiceKey, in, what string) {
 	key.Scope = bpf.ScopeExternal
-	if _, known := w.left.again[key]; !known {
-		w.left.again[key] = nil
+	if w.left.again.repair(key) {
 		record(in, fmt.Sprintf("%s %s", bpf.AddressOfService(key), what))
 	}
 }
@@ -115,8 +114,7 @@ func (w *writer) verifyBackends(record finder) error {
 	for id, b := range w.known.backends {
 		if what := wrong(have, id, b.value); what != "" {
 			b.changed = true
-			if _, known := w.left.againBackends[id]; !known {
-				w.left.againBackends[id] = nil
+			if w.left.againBackends.repair(id) {
 				record(w.maps.Backends.Name(), fmt.Sprintf("backend %d %s", id, what))
 			}
 		}
