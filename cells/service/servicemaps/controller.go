@@ -52,6 +52,9 @@ func newController(p params) (*controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--bpf-lb-maglev-hash-seed=%q: want %d bytes in base64: %w", p.Config.Seed, len(seed), err)
 	}
+	if err := p.Config.validate(); err != nil {
+		return nil, err
+	}
 	return &controller{params: p, seed: seed, writer: writer{maps: p.Maps, alive: func() {}, left: newBacklog()}}, nil
 }
 
@@ -96,6 +99,7 @@ func (c *controller) begin() (err error) {
 	if c.writer.known, err = read(c.Maps, uint32(c.Agent.MaglevTableSize), c.seed); err != nil {
 		return err
 	}
+	c.writer.known.namespaceEntries = c.Config.NamespaceEntries
 	c.in, err = follow(c.DB, c.Frontends.Table, c.Backends)
 	return err
 }

@@ -21,9 +21,11 @@ type inForce struct {
 	sizes    map[string]uint32 // capacity of each map
 	rejected map[string]uint64 // number of refused writes of full maps, by map
 	shares   shares
-	full     map[string]bool   // maps that have refused an entry in this pass
-	limits   map[string]uint32 // number of entries at which a map has refused one, by map
-	freed    uint32            // number of slots that became free since rows failed for lack of slots
+	// namespaceEntries is the flag --service-entries-per-namespace.
+	namespaceEntries int
+	full             map[string]bool   // maps that have refused an entry in this pass
+	limits           map[string]uint32 // number of entries at which a map has refused one, by map
+	freed            uint32            // number of slots that became free since rows failed for lack of slots
 }
 
 // entry is an entry of the map services.

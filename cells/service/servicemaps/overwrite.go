@@ -16,8 +16,11 @@ import (
 // that have a slot keep one. It returns the backends that got slots, and whether the slots stay the same.
 func (f *inForce) reuseSlots(p *plan, next, have *entry, list []uint32, w *batches) (fits []uint32, same bool) {
 	n := f.extent(have, len(list))
+	if has := f.slotsOf(have); n > has {
+		n = has + int(min(uint32(n-has), f.quotaLeft(next.owner, bpf.MapServiceSlots)))
+	}
 	if n < len(list) {
-		err := f.noSlots(p.key, len(list), n)
+		err := f.noSlots(p.key, next.owner, len(list), f.slotsOf(have), n)
 		if n == 0 || errors.Is(err, errLater) {
 			p.fail(err)
 			return nil, false

@@ -131,6 +131,10 @@ func (f *inForce) plan(p *plan, failed map[uint32]error, w *batches) {
 
 func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *batches) {
 	have := f.entries[p.keyOf(scope)]
+	if have == nil && f.quotaLeft(p.owner, bpf.MapServices) == 0 {
+		p.fail(f.overQuota(p.owner, bpf.MapServices, 1, 1))
+		return
+	}
 	list, missing := f.listOf(p.row, scope, failed)
 	if missing != nil {
 		p.recordMissing(missing)
@@ -177,7 +181,10 @@ func (f *inForce) planSlots(p *plan, next, have *entry, list []uint32, w *batche
 	if len(list) == 0 {
 		return nil, false
 	}
-	first, found := f.slots.runs.get(uint32(len(list)))
+	first, found := uint32(0), false
+	if f.mayTake(next.owner, len(list), f.slotsOf(have)) {
+		first, found = f.slots.runs.get(uint32(len(list)))
+	}
 	if !found {
 		return f.reuseSlots(p, next, have, list, w)
 	}
@@ -185,6 +192,14 @@ func (f *inForce) planSlots(p *plan, next, have *entry, list []uint32, w *batche
 	next.owner.addSlots(len(list))
 	f.putSlots(p, next, list, w)
 	return list, false
+}
+
+// slotsOf returns the number of slots of an entry, which may be nil.
+func (f *inForce) slotsOf(e *entry) int {
+	if e == nil {
+		return 0
+	}
+	return len(f.slots.list(e))
 }
 
 // putSlots adds the writes of slots, and counts the backends in them.

@@ -44,6 +44,15 @@ func (s shares) ofBackend(row *backends.Backend) (least *share) {
 	return least
 }
 
+// prune deletes the shares of namespaces that have no place and no row that waits for one.
+func (s shares) prune(left *backlog) {
+	for namespace, one := range s {
+		if one.entries == 0 && one.backends == 0 && one.slots == 0 && !left.again.waits.of(one) && !left.againBackends.waits.of(one) {
+			delete(s, namespace)
+		}
+	}
+}
+
 // has returns the number of places in a map. For maps without a count of their own, the number of entries stands for it.
 func (s *share) has(in string) uint32 {
 	switch in {

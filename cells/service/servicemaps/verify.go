@@ -31,6 +31,7 @@ func (c *controller) verify(txn statedb.ReadTxn) {
 		errs = append(errs, look(c.found))
 	}
 	c.unread = errors.Join(errs...)
+	w.known.shares.prune(&w.left)
 	w.forgotten(func(id uint32) bool { return c.in.hasBackend(txn, id) })
 }
 

@@ -173,6 +173,16 @@ func (w *waits[K]) wake(in string, of *share) (keys []K) {
 	return keys
 }
 
+// of reports whether rows of a share wait.
+func (w *waits[K]) of(one *share) bool {
+	for _, all := range w.queues {
+		if all[one] != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // oldest returns the oldest row at the head of a queue.
 func (w *waits[K]) oldest() (first *waiting[K]) {
 	for _, all := range w.queues {
@@ -189,11 +199,17 @@ func (w *waits[K]) oldest() (first *waiting[K]) {
 type room struct {
 	in      string
 	places  uint32
-	longest uint32 // longest free run of slots
+	longest uint32              // longest free run of slots
+	left    func(*share) uint32 // number of places that a quota allows; nil without quotas
 }
 
 // fits reports whether a row of a share fits. given is the number of places that other rows of the share will have.
-func (r room) fits(l *lack, _ *share, _ uint32) bool {
+func (r room) fits(l *lack, of *share, given uint32) bool {
+	if r.left != nil {
+		if left := r.left(of); l.growth > left-min(left, given) {
+			return false
+		}
+	}
 	if r.in != bpf.MapServiceSlots {
 		return l.need <= r.places
 	}
@@ -205,13 +221,14 @@ const probe = 16
 
 // room returns the free part of a map by the counts of places. Of slots these are the ones that became free since rows failed for lack of them.
 func (f *inForce) room(in string) room {
+	left := func(s *share) uint32 { return f.quotaLeft(s, in) }
 	switch in {
 	case bpf.MapServiceSlots:
-		return room{in, min(f.freed, f.slots.runs.size-f.slots.runs.used), f.slots.runs.longest()}
+		return room{in, min(f.freed, f.slots.runs.size-f.slots.runs.used), f.slots.runs.longest(), left}
 	case bpf.MapMaglev:
 		return room{in: in, places: uint32(len(f.tables.users)) - f.tables.used}
 	}
-	return room{in: in, places: f.limit(in) - min(f.limit(in), f.count(in))}
+	return room{in: in, places: f.limit(in) - min(f.limit(in), f.count(in)), left: left}
 }
 
 // limit returns the number of entries at which a map is full: its size, or the number that it had when it refused one.
@@ -252,5 +269,5 @@ func (f *inForce) allowProbe() {
 			delete(f.limits, in)
 		}
 	}
-	f.freed = max(f.freed, probe)
+	f.freed = f.slots.runs.size - f.slots.runs.used
 }

@@ -18,6 +18,7 @@ func (w *writer) orphanBackend(id uint32) {
 
 // writeBackends writes backends to their map, and returns the rows of those that were added.
 func (w *writer) writeBackends(rows []*backends.Backend) (added []*backends.Backend) {
+	planned := map[*share]uint32{}
 	var batch writes[uint32, bpf.Backend, *backends.Backend]
 	for _, row := range rows {
 		value := bpf.NewBackend(row.Address, only(row.Local, bpf.BackendLocal))
@@ -34,6 +35,13 @@ func (w *writer) writeBackends(rows []*backends.Backend) (added []*backends.Back
 		case bpf.AddressOfBackend(have.value) != row.Address && w.known.slots.refs[row.ID] > 0:
 			w.notWritten(row, fmt.Errorf("id %d still belongs to %s", row.ID, bpf.AddressOfBackend(have.value)))
 			continue
+		}
+		if have == nil {
+			if planned[owner] >= w.known.quotaLeft(owner, bpf.MapBackends) {
+				w.notWritten(row, w.known.overQuota(owner, bpf.MapBackends, 1, 1))
+				continue
+			}
+			planned[owner]++
 		}
 		batch.add(row, row.ID, value)
 	}
