@@ -134,7 +134,7 @@ var (
 	serviceMapEntries = Definition{"waggle_service_map_entries", gauge,
 		"Entries in use of a map of services; waggle_bpf_map_max_entries is the capacity.", []string{"map"}}
 	serviceMapRefused = Definition{"waggle_service_map_refused_total", counter,
-		"Writes for which a map of services had no space; each retry counts.", []string{"map"}}
+		"Writes for which a map of services or the quota of a namespace had no space; each retry counts.", []string{"map"}}
 
 	mapMaxEntries = Definition{"waggle_bpf_map_max_entries", gauge, "Capacity (bytes for a ring buffer).", []string{"map"}}
 	mapMemory     = Definition{"waggle_bpf_map_memory_bytes", gauge, "Memory that the kernel charges.", []string{"map"}}

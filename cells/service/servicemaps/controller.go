@@ -52,6 +52,9 @@ func newController(p params) (*controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--bpf-lb-maglev-hash-seed=%q: want %d bytes in base64: %w", p.Config.Seed, len(seed), err)
 	}
+	if err := p.Config.validate(); err != nil {
+		return nil, err
+	}
 	return &controller{params: p, seed: seed, writer: writer{maps: p.Maps, alive: func() {}, left: newBacklog()}}, nil
 }
 
@@ -96,6 +99,7 @@ func (c *controller) begin() (err error) {
 	if c.writer.known, err = read(c.Maps, uint32(c.Agent.MaglevTableSize), c.seed); err != nil {
 		return err
 	}
+	c.writer.known.namespaceEntries = c.Config.NamespaceEntries
 	c.in, err = follow(c.DB, c.Frontends.Table, c.Backends)
 	return err
 }
@@ -105,21 +109,29 @@ func (c *controller) begin() (err error) {
 // change; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) time.Duration {
 	w := &c.writer
-	due := w.release(now) || w.roomier || !now.Before(c.retry.at)
-	w.roomier = false
+	released, due := w.release(now), !now.Before(c.retry.at)
+	if due {
+		w.known.allowProbe()
+	}
 	w.known.later.begin(now)
 
-	rows, orphans := c.in.backendRows(txn, changed, due, &w.left)
+	// Changed rows precede those that failed before, so that a full map does not refuse them for the sake of the backlog.
+	rows, orphans := c.in.changedBackends(txn, changed, &w.left)
 	for _, id := range orphans {
 		w.orphanBackend(id)
 	}
-	added := w.writeBackends(rows)
+	added := w.writeBackends(append(rows, c.in.backendsOf(txn, w.retriedBackends(rows, due), &w.left)...))
 	w.alive()
-	plans, gone := c.in.frontendRows(txn, changed, due || added, &w.left)
+	plans, gone := c.in.changedFrontends(txn, changed, &w.left)
 	for _, row := range gone {
 		w.gone(row)
 	}
+	soon := c.in.frontendsOf(txn, w.left.retriedSoon(due, released), &w.left)
+	w.known.sort(soon)
+	plans = append(plans, soon...)
+	plans = append(plans, c.in.frontendsOf(txn, w.retriedFrontends(plans, added, due), &w.left)...)
 	w.writeFrontends(plans, now)
+	w.known.learn()
 	if c.in.completed(txn, changed) {
 		w.removeUnwanted()
 	}
@@ -140,9 +152,12 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 // wait returns the time until the next pass.
 func (c *controller) wait(now time.Time, tried bool) (d time.Duration) {
 	failing := c.writer.left.failing()
-	c.retry.after(now, failing, c.writer.roomier, tried)
+	c.retry.after(now, failing, tried)
 	if failing {
 		d = max(c.retry.at.Sub(now), time.Nanosecond)
+	}
+	if c.writer.ready() {
+		d = time.Nanosecond
 	}
 	if waiting := c.writer.known.waiting; len(waiting) > 0 {
 		d = sooner(d, waiting[0].until.Sub(now))

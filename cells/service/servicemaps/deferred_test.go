@@ -23,7 +23,7 @@ func newSlotted(t *testing.T) *slotted {
 	s := &slotted{t, newAgent(t, newFakes(20, 8, 0)), time.Unix(1000, 0)}
 	txn := s.DB.WriteTxn(s.backs)
 	for id := range uint32(10) {
-		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 1), ID: id + 1, State: backends.Active})
+		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 1), ID: id + 1, State: backends.Active, Services: []string{"shop/web"}})
 	}
 	txn.Commit()
 	s.completeTables()
@@ -121,7 +121,7 @@ func TestVerify_SmallerArray_IgnoresSlotsBeyondIt(t *testing.T) {
 	a := newAgent(t, f)
 	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 	for id := range uint32(5) {
-		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 1), ID: id + 1, State: backends.Active})
+		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 1), ID: id + 1, State: backends.Active, Services: []string{"shop/web"}})
 	}
 	_, _, _ = a.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(1), ID: 101, Service: "shop/web", Backends: []uint32{1, 2, 3, 4, 5},
 		Status: reconciler.StatusPending()})

@@ -20,12 +20,19 @@ type inForce struct {
 	later    deferred
 	sizes    map[string]uint32 // capacity of each map
 	rejected map[string]uint64 // number of refused writes of full maps, by map
+	shares   shares
+	// namespaceEntries is the flag --service-entries-per-namespace.
+	namespaceEntries int
+	full             map[string]bool   // maps that have refused an entry in this pass
+	limits           map[string]uint32 // number of entries at which a map has refused one, by map
+	freed            uint32            // number of slots that became free since rows failed for lack of slots
 }
 
 // entry is an entry of the map services.
 type entry struct {
 	value bpf.Service
 	table *table // nil without Maglev
+	owner *share // of its row; nil if the row is not known in this run
 	// wanted is false if the row of the entry is deleted, or has not been handled yet in this run.
 	wanted bool
 	// ours is false if a previous run has left the entry with slots that another entry has too, or that do not exist.
@@ -43,6 +50,7 @@ func (e *entry) shares(have *entry) bool {
 // backend is an entry of the map backends.
 type backend struct {
 	value   bpf.Backend
+	owner   *share
 	wanted  bool
 	changed bool // by another writer
 }
@@ -57,17 +65,19 @@ type quarantined struct {
 	first, count uint32   // run of slots
 	displaced    []uint32 // backends that were overwritten in other slots
 	table        *table
+	owner        *share // of the slots
 	id           uint32 // of a frontend whose source ranges are held; 0 for none
 }
 
 // retire quarantines the slots and the table of an entry, except the first slots if the next entry uses them. id is the frontend whose ranges are held, or 0.
 func (f *inForce) retire(e *entry, used, id uint32, now time.Time) {
-	q := quarantined{until: now.Add(quarantine), table: e.table, id: id}
+	q := quarantined{until: now.Add(quarantine), table: e.table, owner: e.owner, id: id}
 	if e.ours {
 		used = min(used, e.value.Count)
 		q.first, q.count = e.value.First+used, e.value.Count-used
 		q.displaced = f.slots.displaced[e.value.First]
 		delete(f.slots.displaced, e.value.First)
+		q.owner.addQuarantined(int(q.count))
 	}
 	if q.count > 0 || len(q.displaced) > 0 || q.table != nil || q.id != 0 {
 		f.waiting = append(f.waiting, q)
@@ -81,6 +91,9 @@ func (f *inForce) release(now time.Time, unheld func(id uint32)) (released bool)
 		q := f.waiting[0]
 		f.waiting = f.waiting[1:]
 		f.slots.drop(q.first, q.count)
+		f.freed += q.count
+		q.owner.addSlots(-int(q.count))
+		q.owner.addQuarantined(-int(q.count))
 		f.slots.refer(q.displaced, -1)
 		f.tables.drop(q.table)
 		if b := f.holdings.of[q.id]; b != nil {
@@ -108,7 +121,8 @@ func (f *inForce) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 func (f *inForce) fullIs(in string, err error, flag string) error {
 	if servicemap.Full(err) {
 		f.rejected[in]++
-		return fmt.Errorf("%w: it is full, raise %s", err, flag)
+		f.full[in] = true
+		return lacks(in, fmt.Errorf("%w: it is full, raise %s", err, flag))
 	}
 	return err
 }

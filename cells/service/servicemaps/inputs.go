@@ -37,28 +37,29 @@ func (in *inputs) close() {
 	in.backendChanges.Close()
 }
 
-// backendRows lists the rows that may have to be written, and the ids of backends that have lost their row. With due it also lists the backends that could not
-// be written, and removes those without a row from the backlog. Changed rows precede these, which have failed before, so that a full map does not refuse them for
-// the sake of the backlog. A row that is both due and changed is listed twice, which is harmless.
-func (in *inputs) backendRows(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool, left *backlog) (rows []*backends.Backend, gone []uint32) {
+// changedBackends lists the changed rows, and the ids of backends that have lost their row. It removes both from the backlog.
+func (in *inputs) changedBackends(txn statedb.ReadTxn, changed *statedb.WatchSet, left *backlog) (rows []*backends.Backend, gone []uint32) {
 	for _, change := range in.backendChanges.UpTo(txn, changed) {
 		row := change.Object
 		if !change.Deleted {
+			left.againBackends.forget(row.ID)
 			rows = append(rows, row)
 		} else if !in.hasBackend(txn, row.ID) {
 			gone = append(gone, row.ID)
 		}
 	}
-	if due {
-		for id := range left.againBackends {
-			if row, _, found := in.backends.Get(txn, backends.ByID(id)); found {
-				rows = append(rows, row)
-			} else {
-				delete(left.againBackends, id)
-			}
-		}
-	}
 	return rows, gone
+}
+
+// backendsOf returns the rows with the given ids, and removes the ids from the backlog.
+func (in *inputs) backendsOf(txn statedb.ReadTxn, ids []uint32, left *backlog) (rows []*backends.Backend) {
+	for _, id := range ids {
+		if row, _, found := in.backends.Get(txn, backends.ByID(id)); found {
+			rows = append(rows, row)
+		}
+		left.againBackends.forget(id)
+	}
+	return rows
 }
 
 // hasBackend reports whether a row has this id.
@@ -67,9 +68,8 @@ func (in *inputs) hasBackend(txn statedb.ReadTxn, id uint32) bool {
 	return found
 }
 
-// frontendRows lists the rows that have to be brought into force, and the deleted rows. With due it also lists the rows that failed, after the changed ones. The
-// rows that it lists are removed from the backlog.
-func (in *inputs) frontendRows(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool, left *backlog) (plans []*plan, gone []*frontends.Frontend) {
+// changedFrontends lists the changed rows that have to be brought into force, and the deleted rows. It removes the changed ones from the backlog.
+func (in *inputs) changedFrontends(txn statedb.ReadTxn, changed *statedb.WatchSet, left *backlog) (plans []*plan, gone []*frontends.Frontend) {
 	for _, change := range in.frontendChanges.UpTo(txn, changed) { // at most one change for each row
 		row := change.Object
 		key := externalKey(row)
@@ -77,19 +77,22 @@ func (in *inputs) frontendRows(txn statedb.ReadTxn, changed *statedb.WatchSet, d
 		case change.Deleted:
 			gone = append(gone, row)
 		case row.Status.Kind == reconciler.StatusKindPending:
-			delete(left.again, key)
+			left.again.forget(key)
 			plans = append(plans, &plan{row: row, revision: change.Revision, key: key})
 		}
 	}
-	if due {
-		for key := range left.again {
-			if row, revision, found := in.frontends.Get(txn, frontends.ByAddress(bpf.AddressOfService(key))); found {
-				plans = append(plans, &plan{row: row, revision: revision, key: key})
-			}
-			delete(left.again, key)
-		}
-	}
 	return plans, gone
+}
+
+// frontendsOf returns plans for the rows with the given keys, and removes the keys from the backlog.
+func (in *inputs) frontendsOf(txn statedb.ReadTxn, keys []bpf.ServiceKey, left *backlog) (plans []*plan) {
+	for _, key := range keys {
+		if row, revision, found := in.frontends.Get(txn, frontends.ByAddress(bpf.AddressOfService(key))); found {
+			plans = append(plans, &plan{row: row, revision: revision, key: key})
+		}
+		left.again.forget(key)
+	}
+	return plans
 }
 
 // externalKey returns the key of the external entry of a row.

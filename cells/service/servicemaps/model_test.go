@@ -59,7 +59,9 @@ func newAgentOf(t testing.TB, all servicemap.Maps) *agent {
 		t.Fatal(err)
 	}
 	a := &agent{backs: backs, opened: seen}
-	c, err := newController(params{DB: db, Agent: agentconfig.Agent{MaglevTableSize: tableSize}, Config: DefaultConfig,
+	config := DefaultConfig
+	config.NamespaceEntries = 0 // the maps are small, and most tests have one namespace
+	c, err := newController(params{DB: db, Agent: agentconfig.Agent{MaglevTableSize: tableSize}, Config: config,
 		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: all, Frontends: frontends.NewStatuses(fronts), Backends: backs, Usage: used})
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +278,7 @@ func (m *model) change(a *agent) {
 		switch i := m.random.IntN(12); m.random.IntN(6) {
 		case 0: // a new backend
 			m.nextBack++
-			b := &backends.Backend{Address: backAddress(m.nextBack), ID: m.nextBack, State: backends.Active, Local: m.random.IntN(2) == 0}
+			b := &backends.Backend{Address: backAddress(m.nextBack), ID: m.nextBack, State: backends.Active, Local: m.random.IntN(2) == 0, Services: []string{"ns/s1"}}
 			m.backs[b.ID] = b
 			m.insertBack(txn, a, b)
 		case 1: // a backend is removed
@@ -423,6 +425,13 @@ func (m *model) check(a *agent) {
 	}
 	used := map[string]int{bpf.MapServices: entries, bpf.MapBackends: len(m.backs), bpf.MapServiceSlots: slots, bpf.MapMaglev: len(tables) * tableSize,
 		bpf.MapAffinityMembers: len(members), bpf.MapSourceRanges: len(ranges)}
+	var all share
+	for _, one := range a.writer.known.shares {
+		all.entries, all.backends, all.slots, all.quarantined = all.entries+one.entries, all.backends+one.backends, all.slots+one.slots, all.quarantined+one.quarantined
+	}
+	if want := (share{entries: uint32(entries), backends: uint32(len(m.backs)), slots: uint32(slots)}); all != want {
+		m.t.Fatalf("the shares have %+v, want %+v", all, want)
+	}
 	for _, u := range a.writer.known.usage() {
 		if int(u.Entries) != used[u.Map] {
 			m.t.Fatalf("the map %s has %d entries in use, want %d", u.Map, u.Entries, used[u.Map])

@@ -16,8 +16,11 @@ import (
 // that have a slot keep one. It returns the backends that got slots, and whether the slots stay the same.
 func (f *inForce) reuseSlots(p *plan, next, have *entry, list []uint32, w *batches) (fits []uint32, same bool) {
 	n := f.extent(have, len(list))
+	if has := f.slotsOf(have); n > has {
+		n = has + int(min(uint32(n-has), f.quotaLeft(next.owner, bpf.MapServiceSlots)))
+	}
 	if n < len(list) {
-		err := f.noSlots(p.key, len(list))
+		err := f.noSlots(p.key, next.owner, len(list), f.slotsOf(have), n)
 		if n == 0 || errors.Is(err, errLater) {
 			p.fail(err)
 			return nil, false
@@ -76,6 +79,7 @@ func (f *inForce) overwrite(p *plan, next, have *entry, list []uint32, w *batche
 	next.value.First, next.value.Count = first, n
 	if more := int(n) - len(own); more > 0 {
 		f.slots.runs.take(first+have.value.Count, uint32(more))
+		next.owner.addSlots(more)
 	}
 	f.slots.displaced[first] = append(f.slots.displaced[first], own[:min(len(own), len(list))]...)
 	f.putSlots(p, next, list, w)
@@ -85,6 +89,7 @@ func (f *inForce) overwrite(p *plan, next, have *entry, list []uint32, w *batche
 func (f *inForce) undoOverwrite(p *plan, next, have *entry) {
 	if more := int(next.value.Count) - int(have.value.Count); more > 0 {
 		f.slots.drop(have.value.First+have.value.Count, uint32(more))
+		next.owner.addSlots(-more)
 	}
 	if p.slotsFailed || len(f.slots.displaced[have.value.First]) > 0 {
 		have.damaged = true
@@ -99,7 +104,11 @@ func (w *writer) withoutRemoved(now time.Time) {
 	}
 	var plans []*plan
 	var b batches
-	for key, err := range w.left.again {
+	for key := range w.left.standing {
+		err, failed := w.left.again.errs[key]
+		if !failed {
+			delete(w.left.standing, key)
+		}
 		if err == nil || errors.Is(err, errLater) { // neither lasts
 			continue
 		}
@@ -133,7 +142,7 @@ func (f *inForce) planWithoutRemoved(p *plan, scope uint8, w *batches) {
 	if !slices.ContainsFunc(own, removed) && !slices.ContainsFunc(f.slots.displaced[have.value.First], removed) {
 		return
 	}
-	next := &entry{value: have.value, wanted: have.wanted, ours: true}
+	next := &entry{value: have.value, owner: have.owner, wanted: have.wanted, ours: true}
 	next.value.First, next.value.Maglev, next.value.MaglevSize = 0, 0, 0
 	next.value.Flags &^= bpf.ServiceMaglev
 	f.planSlots(p, next, have, slices.DeleteFunc(slices.Clone(own), removed), w)

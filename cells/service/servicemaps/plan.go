@@ -15,6 +15,7 @@ import (
 // plan is the work that brings one row of frontends into force.
 type plan struct {
 	row      *frontends.Frontend
+	owner    *share
 	revision statedb.Revision
 	key      bpf.ServiceKey // of scope external
 	// next are the entries to write, by scope; nil leaves the existing entry unchanged.
@@ -110,7 +111,7 @@ func (f *inForce) listOf(row *frontends.Frontend, scope uint8, failed map[uint32
 		return list, nil
 	}
 	err = cmp.Or(failed[list[at]], fmt.Errorf("backend %d is not in the map %s", list[at], bpf.MapBackends))
-	return slices.DeleteFunc(slices.Clone(list), missing), err
+	return slices.DeleteFunc(slices.Clone(list), missing), lacks(ofBackends, err)
 }
 
 // plan determines the writes for a row, and reserves slots and tables for them.
@@ -130,6 +131,10 @@ func (f *inForce) plan(p *plan, failed map[uint32]error, w *batches) {
 
 func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *batches) {
 	have := f.entries[p.keyOf(scope)]
+	if have == nil && f.quotaLeft(p.owner, bpf.MapServices) == 0 {
+		p.fail(f.overQuota(p.owner, bpf.MapServices, 1, 1))
+		return
+	}
 	list, missing := f.listOf(p.row, scope, failed)
 	if missing != nil {
 		p.recordMissing(missing)
@@ -138,7 +143,7 @@ func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *ba
 			return
 		}
 	}
-	next := &entry{value: valueOf(p.row, scope), wanted: true, ours: true}
+	next := &entry{value: valueOf(p.row, scope), owner: p.owner, wanted: true, ours: true}
 	list, same := f.planSlots(p, next, have, list, w)
 	if p.fatal != nil {
 		return
@@ -152,6 +157,9 @@ func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *ba
 		return
 	}
 	p.next[scope] = next
+	if have == nil {
+		p.owner.addEntries(1)
+	}
 }
 
 // planSlots assigns backend slots to an entry and keeps its current slots if their backends are unchanged. It returns the backends that got slots, and whether
@@ -173,13 +181,25 @@ func (f *inForce) planSlots(p *plan, next, have *entry, list []uint32, w *batche
 	if len(list) == 0 {
 		return nil, false
 	}
-	first, found := f.slots.runs.get(uint32(len(list)))
+	first, found := uint32(0), false
+	if f.mayTake(next.owner, len(list), f.slotsOf(have)) {
+		first, found = f.slots.runs.get(uint32(len(list)))
+	}
 	if !found {
 		return f.reuseSlots(p, next, have, list, w)
 	}
 	next.value.First = first
+	next.owner.addSlots(len(list))
 	f.putSlots(p, next, list, w)
 	return list, false
+}
+
+// slotsOf returns the number of slots of an entry, which may be nil.
+func (f *inForce) slotsOf(e *entry) int {
+	if e == nil {
+		return 0
+	}
+	return len(f.slots.list(e))
 }
 
 // putSlots adds the writes of slots, and counts the backends in them.
@@ -227,8 +247,8 @@ func (f *inForce) planTable(p *plan, next, have *entry, list []uint32, w *batche
 	made, found := f.tables.get(key, contents)
 	if !found {
 		f.rejected[bpf.MapMaglev]++
-		p.recordMissing(fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; backends are selected at random",
-			bpf.MapMaglev, len(f.tables.users)))
+		p.recordMissing(lacks(bpf.MapMaglev, fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; backends are selected at random",
+			bpf.MapMaglev, len(f.tables.users))))
 		return
 	}
 	use(made)
@@ -253,10 +273,14 @@ func (f *inForce) undo(p *plan) {
 		}
 		if !next.shares(have) {
 			f.slots.drop(next.value.First, next.value.Count)
+			next.owner.addSlots(-int(next.value.Count))
 		} else {
 			f.undoOverwrite(p, next, have)
 		}
 		f.tables.drop(next.table)
+		if have == nil {
+			next.owner.addEntries(-1)
+		}
 		p.next[scope] = nil
 	}
 }

@@ -19,7 +19,7 @@ func TestRun_LongPass_IsNoStall(t *testing.T) {
 	a := newAgent(t, f)
 	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 	for i := range 15 {
-		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(uint32(i + 1)), ID: uint32(i + 1), State: backends.Active})
+		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(uint32(i + 1)), ID: uint32(i + 1), State: backends.Active, Services: []string{"shop/web"}})
 		_, _, _ = a.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(i), ID: uint32(100 + i), Service: "shop/web",
 			Backends: []uint32{uint32(i + 1)}, Affinity: 60, Status: reconciler.StatusPending()})
 	}

@@ -110,7 +110,7 @@ func TestFullBackends_Rollout_RemovedBackendsGetNoConnections(t *testing.T) {
 	txn := s.DB.WriteTxn(s.backs, s.Frontends.Table)
 	for id := range uint32(2) {
 		_, _, _ = s.backs.Delete(txn, &backends.Backend{Address: backAddress(id + 1), ID: id + 1})
-		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 11), ID: id + 11, State: backends.Active})
+		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 11), ID: id + 11, State: backends.Active, Services: []string{"shop/web"}})
 	}
 	_, _, _ = s.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(1), ID: 101, Service: "shop/web", Backends: []uint32{11, 12},
 		Status: reconciler.StatusPending()})
@@ -130,7 +130,7 @@ func TestFullBackends_Rollout_KeepsBackendsWithRows(t *testing.T) {
 	s.want(2, 1)
 	s.Maps.Backends.(*fake[uint32, bpf.Backend]).size = 10
 	txn := s.DB.WriteTxn(s.backs)
-	_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(11), ID: 11, State: backends.Active})
+	_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(11), ID: 11, State: backends.Active, Services: []string{"shop/web"}})
 	txn.Commit()
 	s.remove(2, 1, 11)
 	s.expectList(1, "while the map is full", 1)
@@ -153,7 +153,7 @@ func TestFullMaps_ChangesPrecedeRetries(t *testing.T) {
 	s.Maps.Backends.(*fake[uint32, bpf.Backend]).size = 10
 	insert := func(id uint32) {
 		txn := s.DB.WriteTxn(s.backs)
-		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active})
+		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active, Services: []string{"shop/web"}})
 		txn.Commit()
 	}
 	insert(11)

@@ -19,7 +19,7 @@ func (c *controller) publish(plans []*plan) {
 		txn := c.DB.WriteTxn(c.Frontends.Table)
 		for _, p := range some {
 			if !errors.Is(p.fatal, errLater) {
-				c.writeStatus(txn, p, c.writer.left.again[p.key])
+				c.writeStatus(txn, p, c.writer.left.again.errs[p.key])
 			}
 		}
 		txn.Commit()
@@ -53,7 +53,7 @@ func (c *controller) report(health cell.Health) {
 	const most = 3
 	var errs []error
 	n := 0
-	c.writer.left.problems(func(err error) {
+	others := c.writer.left.problems(func(err error) {
 		if errors.Is(err, errLater) {
 			return
 		}
@@ -61,7 +61,7 @@ func (c *controller) report(health cell.Health) {
 			errs = append(errs, err)
 		}
 	})
-	if n > 0 {
+	if n += others; n > 0 {
 		health.Degraded(fmt.Sprintf("%d entries of services are out of date", n), errors.Join(errs...))
 		return
 	}

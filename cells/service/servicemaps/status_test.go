@@ -19,7 +19,7 @@ func TestInForce_IndependentOfStatus(t *testing.T) {
 	a := newAgent(t, f)
 	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 	for id := range uint32(2) {
-		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 1), ID: id + 1, State: backends.Active})
+		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 1), ID: id + 1, State: backends.Active, Services: []string{"shop/web"}})
 	}
 	many := make([]uint32, 9) // more than the eight slots
 	for i := range many {

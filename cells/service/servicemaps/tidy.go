@@ -25,9 +25,9 @@ func (w *writer) leave(now time.Time) {
 				return
 			}
 			w.known.retire(w.known.entries[key], 0, 0, now)
+			w.known.entries[key].owner.addEntries(-1)
 			delete(w.known.entries, key)
 			delete(w.left.leaving, key)
-			w.roomier = true
 		})
 	}
 }
@@ -92,7 +92,6 @@ func (w *writer) removeParts(u *unused) {
 			return
 		}
 		w.known.holdings.strikeMember(m)
-		w.roomier = true
 	})
 	remove(w.maps.Ranges, u.ranges, func(r bpf.SourceRangeKey, err error) {
 		if err != nil {
@@ -100,6 +99,5 @@ func (w *writer) removeParts(u *unused) {
 			return
 		}
 		w.known.holdings.strikeRange(r)
-		w.roomier = true
 	})
 }

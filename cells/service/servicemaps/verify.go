@@ -31,6 +31,7 @@ func (c *controller) verify(txn statedb.ReadTxn) {
 		errs = append(errs, look(c.found))
 	}
 	c.unread = errors.Join(errs...)
+	w.known.shares.prune(&w.left)
 	w.forgotten(func(id uint32) bool { return c.in.hasBackend(txn, id) })
 }
 
@@ -56,8 +57,7 @@ func (w *writer) forgotten(hasRow func(id uint32) bool) {
 // anyway.
 func (w *writer) differs(record finder, key bpf.ServiceKey, in, what string) {
 	key.Scope = bpf.ScopeExternal
-	if _, known := w.left.again[key]; !known {
-		w.left.again[key] = nil
+	if w.left.again.repair(key) {
 		record(in, fmt.Sprintf("%s %s", bpf.AddressOfService(key), what))
 	}
 }
@@ -115,8 +115,7 @@ func (w *writer) verifyBackends(record finder) error {
 	for id, b := range w.known.backends {
 		if what := wrong(have, id, b.value); what != "" {
 			b.changed = true
-			if _, known := w.left.againBackends[id]; !known {
-				w.left.againBackends[id] = nil
+			if w.left.againBackends.repair(id) {
 				record(w.maps.Backends.Name(), fmt.Sprintf("backend %d %s", id, what))
 			}
 		}

@@ -1,6 +1,7 @@
 package servicemaps
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,11 +12,10 @@ import (
 
 // writer writes to the maps. It records each write in the known contents, and the work that it could not complete in the backlog.
 type writer struct {
-	maps    servicemap.Maps
-	known   *inForce // nil until the maps have been read
-	left    backlog
-	alive   func() // reports progress of a pass; called after each step of bounded size
-	roomier bool   // an entry was removed from a map
+	maps  servicemap.Maps
+	known *inForce // nil until the maps have been read
+	left  backlog
+	alive func() // reports progress of a pass; called after each step of bounded size
 }
 
 // release frees everything whose quarantine has ended, and reports whether there was something to free.
@@ -45,7 +45,7 @@ func (w *writer) removeUnwanted() {
 // gone records that a row was deleted.
 func (w *writer) gone(row *frontends.Frontend) {
 	key := externalKey(row)
-	delete(w.left.again, key)
+	w.left.again.forget(key)
 	delete(w.known.later.since, key)
 	w.disown(row.ID, key)
 	p := plan{key: key}
@@ -68,8 +68,11 @@ func (w *writer) disown(id uint32, key bpf.ServiceKey) {
 // writeFrontends brings rows into force.
 func (w *writer) writeFrontends(plans []*plan, now time.Time) {
 	var b batches
+	for _, p := range plans { // all before the first one gets places, because after a restart no entry counts for its share yet
+		w.known.claim(p)
+	}
 	for _, p := range plans {
-		w.known.plan(p, w.left.againBackends, &b)
+		w.known.plan(p, w.left.againBackends.errs, &b)
 		w.alive() // a Maglev table may have been computed
 	}
 	w.writeParts(&b)
@@ -145,7 +148,14 @@ func (w *writer) writeEntries(plans []*plan, scope uint8, now time.Time) {
 // settle records the wanted entries after a row has come into force or failed.
 func (w *writer) settle(p *plan) {
 	if err := p.err(); err != nil {
-		w.left.again[p.key] = fmt.Errorf("apply %s of service %s: %w", p.row.Address, p.row.Service, err)
+		if why := (*lack)(nil); errors.As(err, &why) && why.in == bpf.MapServices {
+			why.need = max(1, w.known.newEntries(p))
+			why.growth = why.need
+		}
+		w.left.again.add(p.key, p.owner, fmt.Errorf("apply %s of service %s: %w", p.row.Address, p.row.Service, err))
+		if w.known.entries[p.key] != nil || w.known.entries[p.keyOf(bpf.ScopeInternal)] != nil {
+			w.left.standing[p.key] = true
+		}
 	}
 	for scope, kept := range p.kept {
 		key := p.keyOf(uint8(scope))

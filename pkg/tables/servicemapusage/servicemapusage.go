@@ -14,8 +14,8 @@ type Usage struct {
 	Map        string `json:"map"`        // name in the programs
 	Entries    uint32 `json:"entries"`    // in use; of an array: allocated elements, including quarantined ones
 	MaxEntries uint32 `json:"maxEntries"` // capacity
-	// Refused counts the entries, runs of slots and Maglev tables that did not fit, including each repeated attempt. The statuses of frontends show the
-	// current failures.
+	// Refused counts the entries, runs of slots and Maglev tables that did not fit into the map or the quota of a namespace, including each repeated
+	// attempt. The statuses of frontends show the current failures.
 	Refused uint64 `json:"refused"`
 }
 

@@ -1,0 +1,167 @@
+package servicemaps
+
+import (
+	"testing"
+
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+func TestQuotaOf(t *testing.T) {
+	t.Parallel()
+	f := &inForce{sizes: map[string]uint32{bpf.MapServices: 65536, bpf.MapBackends: 65536, bpf.MapServiceSlots: 98304, bpf.MapSourceRanges: 65536}}
+	for n, want := range map[int][3]uint32{-1: {32768, 32768, 49152}, 0: {}, 1: {1, 1, 1}, 1000: {1000, 1000, 1500}} {
+		f.namespaceEntries = n
+		require.Equal(t, want, [3]uint32{f.quotaOf(bpf.MapServices), f.quotaOf(bpf.MapBackends), f.quotaOf(bpf.MapServiceSlots)}, n)
+		require.Zero(t, f.quotaOf(bpf.MapSourceRanges))
+	}
+	require.Error(t, Config{NamespaceEntries: -2}.validate())
+	require.NoError(t, DefaultConfig.validate())
+}
+
+// newQuotas is an agent whose namespaces may have ten frontends, ten backends and twenty slots.
+func newQuotas(t *testing.T, f *fakes) *tenants {
+	s := newTenants(t, f)
+	s.writer.known.namespaceEntries = halfOfMap
+	return s
+}
+
+func (s *tenants) row(i int) *frontends.Frontend {
+	row, _, _ := s.Frontends.Table.Get(s.DB.ReadTxn(), frontends.ByAddress(s.address(i)))
+	return row
+}
+
+// TestQuota_OthersDoNotWait: a namespace that wants more than its quota does not take the maps from others, the Service of the API server and host ports. What it
+// had stays in force, and it gets more when it has removed some.
+func TestQuota_OthersDoNotWait(t *testing.T) {
+	t.Parallel()
+	s := newQuotas(t, newFakes(20, 40, 0))
+	s.pods("tenant", 1, 30)
+	s.want("tenant", 0, 40, 1)
+	s.rounds(3)
+	require.Len(t, s.fakes.backends.entries, 10)
+	require.Equal(t, 10, s.served(0, 40))
+	require.Contains(t, s.row(10).Status.GetError(), "raise --service-entries-per-namespace")
+	require.NotZero(t, s.writer.known.rejected[bpf.MapServices])
+	require.NotZero(t, s.writer.known.rejected[bpf.MapBackends])
+
+	s.pods("other", 101, 106)
+	s.want("other", 100, 106, 101, 102)
+	s.rounds(1)
+	require.Equal(t, 6, s.served(100, 106))
+
+	txn := s.DB.WriteTxn(s.backs, s.Frontends.Table)
+	for i, service := range []string{"default/kubernetes", "tenant/web-0:host-port/uid/8080"} {
+		id := uint32(201 + i)
+		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active, Services: []string{service}})
+		_, _, _ = s.Frontends.Table.Insert(txn, &frontends.Frontend{Address: s.address(200 + i), ID: id, Kind: frontends.ClusterIP, Service: service,
+			Backends: []uint32{id}, Status: reconciler.StatusPending()})
+	}
+	txn.Commit()
+	s.rounds(1)
+	require.Equal(t, 2, s.served(200, 202))
+
+	s.want("tenant", 0, 1, 2, 3) // a change of a Service within its quota comes into force
+	s.want("tenant", 1, 2, 29)   // and one whose only backend is beyond it keeps its previous one
+	s.rounds(1)
+	require.Equal(t, reconciler.StatusKindDone, s.row(0).Status.Kind)
+	require.Contains(t, s.row(1).Status.GetError(), "raise --service-entries-per-namespace")
+	require.Equal(t, []uint32{1}, s.fakes.list(s.fakes.services.get(externalKey(s.row(1)))))
+
+	s.want("short-lived", 300, 301)
+	s.rounds(1)
+	s.without(300, 301)
+	s.rounds(1)
+	s.verify(s.DB.ReadTxn())
+	require.NotContains(t, s.writer.known.shares, "short-lived")
+	require.Contains(t, s.writer.known.shares, "tenant")
+
+	s.without(2, 5)
+	s.rounds(3)
+	require.Equal(t, 9, s.served(0, 40), "all ten except the one with its previous backend")
+	require.Equal(t, uint32(10), s.writer.known.shares.of("tenant/web").entries)
+}
+
+// TestQuota_Slots: Services of a namespace need more slots than its quota, also while their lists change in quick succession. Their previous slots suffice for as
+// many backends, and a removed backend gets no connections.
+func TestQuota_Slots(t *testing.T) {
+	t.Parallel()
+	s := newQuotas(t, newFakes(60, 40, 0))
+	s.pods("tenant", 1, 25)
+	s.pods("other", 101, 120)
+	s.want("tenant", 0, 3, 1, 2, 3, 4, 5, 6)
+	s.rounds(1)
+	s.want("tenant", 3, 4, 1, 2, 3, 4)
+	s.rounds(1)
+	s.now = s.now.Add(quarantine)
+	s.rounds(2)
+	require.Equal(t, 3, s.served(0, 10))
+	require.Contains(t, s.row(3).Status.GetError(), "raise --service-entries-per-namespace")
+	for i := range uint32(10) {
+		s.want("tenant", 0, 3, 1+i, 2+i, 3+i, 4+i, 5+i, 6+i)
+		s.rounds(1)
+		require.LessOrEqual(t, s.writer.known.shares.of("tenant/web").slots, uint32(20+6))
+	}
+	s.want("other", 100, 101, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110)
+	s.rounds(1)
+	require.Equal(t, 1, s.served(100, 101))
+	require.Equal(t, 3, s.served(0, 3))
+
+	s.want("tenant", 0, 1, 1)
+	s.without(100, 101)
+	s.rounds(1)
+	s.now = s.now.Add(quarantine)
+	s.rounds(3)
+	require.Equal(t, 4, s.served(0, 4))
+	s.want("tenant", 1, 2, 11, 12, 13, 14, 15, 16, 17)
+	s.rounds(1)
+	s.now = s.now.Add(quarantine)
+	s.rounds(2)
+	require.Equal(t, reconciler.StatusKindDone, s.row(1).Status.Kind, "one slot more, although a copy would not fit: %s", s.row(1).Status.GetError())
+}
+
+// TestQuota_Restart: the entries of the previous run are restored in full and stay, also beyond a quota that is smaller now. They count for their namespace before
+// its new Services get places.
+func TestQuota_Restart(t *testing.T) {
+	t.Parallel()
+	f := newFakes(20, 40, 0)
+	s := newTenants(t, f)
+	s.pods("tenant", 1, 13)
+	s.want("tenant", 10, 22, 1, 2)
+	s.rounds(1)
+	require.Len(t, f.services.entries, 12)
+
+	a := newAgent(t, f)
+	next := &tenants{t, a, f, s.now.Add(quarantine)}
+	next.writer.known.namespaceEntries = halfOfMap
+	next.rounds(1)
+	require.Len(t, f.services.entries, 12, "the tables are not complete")
+	next.pods("tenant", 1, 14)
+	next.want("tenant", 0, 22, 1, 2) // addresses of the new ones precede
+	before := f.writes()
+	next.rounds(1)
+	next.completeTables()
+	next.rounds(2)
+	require.Equal(t, before, f.writes())
+	require.Equal(t, []int{0, 12}, []int{next.served(0, 10), next.served(10, 22)})
+	require.Len(t, f.backends.entries, 12)
+}
+
+// TestQuota_SharedBackend: a namespace that has used up its quota names a backend of another one, which gets it nevertheless.
+func TestQuota_SharedBackend(t *testing.T) {
+	t.Parallel()
+	s := newQuotas(t, newFakes(20, 40, 0))
+	s.pods("attacker", 1, 12)
+	s.rounds(1)
+	txn := s.DB.WriteTxn(s.backs)
+	_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(50), ID: 50, State: backends.Active, Services: []string{"attacker/web", "other/web"}})
+	txn.Commit()
+	s.rounds(1)
+	require.NotZero(t, s.fakes.backends.get(50))
+	require.Len(t, s.fakes.backends.entries, 11)
+	require.Equal(t, uint32(1), s.writer.known.shares.of("other/web").backends)
+}
