@@ -1,7 +1,6 @@
 package servicemaps
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -181,5 +180,5 @@ func TestFullBackends_FreedPlaces_FewestFirst(t *testing.T) {
 	s.rounds(3)
 	require.NotZero(t, s.fakes.backends.get(103))
 	require.Zero(t, s.fakes.backends.get(9))
-	require.Equal(t, 1, s.fakes.services.count()-before, fmt.Sprint("frontends of large are not written"))
+	require.Equal(t, 1, s.fakes.services.count()-before, "frontends of large are not written")
 }
