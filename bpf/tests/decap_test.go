@@ -24,14 +24,16 @@ const (
 	innerAt    = 64 // inner IP header
 )
 
-// fromNode is a tunnel frame from otherNode, as it arrives at the uplink.
+// fromNode is a tunnel frame from an address of otherNode or thirdNode, as it arrives at the uplink.
 func fromNode(t testing.TB, from netip.Addr, vni uint32, inner []byte) []byte {
 	t.Helper()
 	header := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
-	f := coming(on(from, 40000), on(nodeIn[4], tunnelPort))
+	f := coming(on(from, 40000), on(nodeIn[int(bpf.NewAddrKey(from).Family)], tunnelPort))
 	f.payload = append(gopacket.Payload(header), inner...)
 	frame := f.bytes(t)
-	binary.BigEndian.PutUint16(frame[outerUDPAt+6:], 0)
+	if from.Is4() { // over IPv6 the checksum is required
+		binary.BigEndian.PutUint16(frame[outerUDPAt+6:], 0)
+	}
 	return frame
 }
 

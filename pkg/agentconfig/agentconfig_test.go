@@ -28,6 +28,7 @@ func TestNew_Rejects(t *testing.T) {
 		"unknown routing":      {func(f *Flags) { f.RoutingMode = "direct" }, `--routing-mode="direct": use native, tunnel or hybrid`},
 		"hybrid without tests": {func(f *Flags) { f.RoutingMode, f.HealthChecking = "hybrid", false }, "--routing-mode=hybrid needs --enable-health-checking=true"},
 		"geneve":               {func(f *Flags) { f.RoutingMode, f.TunnelProtocol = "tunnel", "geneve" }, "--tunnel-protocol=geneve: is not supported: use vxlan"},
+		"geneve, no tunnel":    {func(f *Flags) { f.RoutingMode, f.TunnelProtocol = "native", "geneve" }, "--tunnel-protocol=geneve: is not supported: use vxlan"},
 		"no tunnel port":       {func(f *Flags) { f.RoutingMode, f.TunnelPort = "tunnel", 65536 }, "--tunnel-port=65536: want a port from 1 to 65535"},
 		"tunnel and NodePorts": {func(f *Flags) { f.RoutingMode, f.TunnelPort = "tunnel", 30000 }, "--tunnel-port=30000: is in the range 30000 to 32767 of --node-port-range"},
 		"unknown underlay":     {func(f *Flags) { f.UnderlayProtocol = "ip" }, `--underlay-protocol="ip": use auto, ipv4 or ipv6`},

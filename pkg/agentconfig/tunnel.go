@@ -76,13 +76,15 @@ func (f Flags) tunnelFlags(flags *pflag.FlagSet) {
 	flags.Int("tunnel-port", f.TunnelPort, "UDP port of the tunnel, the same on all nodes and outside of --node-port-range; 0: 8472")
 }
 
-// tunnelPort checks the flags of the tunnel against the range of NodePort services. It returns 0 without a tunnel.
+// tunnelPort checks the flags of the tunnel against the range of NodePort services. It returns 0 without a tunnel. The protocol is checked in every mode:
+// with native routing, Cilium uses Geneve for DSR.
 func (f Flags) tunnelPort(first, last uint16) (uint16, error) {
-	switch f.RoutingMode {
-	case RoutingNative:
+	switch {
+	case f.TunnelProtocol != ProtocolVXLAN:
+		return 0, fmt.Errorf("--tunnel-protocol=%s: is not supported: use %s on all nodes", f.TunnelProtocol, ProtocolVXLAN)
+	case f.RoutingMode == RoutingNative:
 		return 0, nil
-	case RoutingTunnel, RoutingHybrid:
-	default:
+	case f.RoutingMode != RoutingTunnel && f.RoutingMode != RoutingHybrid:
 		return 0, fmt.Errorf("--routing-mode=%q: use %s, %s or %s", f.RoutingMode, RoutingNative, RoutingTunnel, RoutingHybrid)
 	}
 	port := f.TunnelPort
@@ -90,8 +92,6 @@ func (f Flags) tunnelPort(first, last uint16) (uint16, error) {
 		port = portVXLAN
 	}
 	switch {
-	case f.TunnelProtocol != ProtocolVXLAN:
-		return 0, fmt.Errorf("--tunnel-protocol=%s: is not supported: use %s on all nodes", f.TunnelProtocol, ProtocolVXLAN)
 	case port < 0 || port > 65535:
 		return 0, fmt.Errorf("--tunnel-port=%d: want a port from 1 to 65535, or 0 for %d", f.TunnelPort, portVXLAN)
 	case int(first) <= port && port <= int(last):

@@ -175,7 +175,8 @@ func TestLoad_InvalidDirectory(t *testing.T) {
 
 func TestLoad_ForeignKeysAreOneWarning(t *testing.T) {
 	t.Parallel()
-	dir := directory(t, map[string]string{"policy-queue-size": "1", "ces-slice-mode": "fcfs", "node-name": "bee"})
+	dir := directory(t, map[string]string{"policy-queue-size": "1", "ces-slice-mode": "fcfs", "node-name": "bee",
+		"bpf-node-map-max": "16384", "enable-l2-neigh-discovery": "true"})
 	flags := newFlags()
 	must(t, flags.Parse([]string{"--enable-gops", "--tunnel-source-port-range", "0-0", "--config-dir", dir}))
 	if flags.NArg() != 0 {
@@ -183,10 +184,11 @@ func TestLoad_ForeignKeysAreOneWarning(t *testing.T) {
 	}
 	eff, err := Load(flags, []string{"WAGGLE_KVSTORE=etcd"})
 	must(t, err)
-	if len(eff.Warnings) != 1 || len(eff.Ignored) != 5 {
+	if len(eff.Warnings) != 1 || len(eff.Ignored) != 7 {
 		t.Fatalf("warnings %q, ignored %q", eff.Warnings, eff.Ignored)
 	}
-	for _, want := range []string{"--enable-gops", "--tunnel-source-port-range", "WAGGLE_KVSTORE", "/policy-queue-size", "/ces-slice-mode"} {
+	for _, want := range []string{"--enable-gops", "--tunnel-source-port-range", "WAGGLE_KVSTORE", "/policy-queue-size", "/ces-slice-mode",
+		"/bpf-node-map-max", "/enable-l2-neigh-discovery"} {
 		if !strings.Contains(eff.Warnings[0], want) {
 			t.Errorf("%q does not name %s", eff.Warnings[0], want)
 		}
