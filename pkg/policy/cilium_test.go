@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -321,6 +322,15 @@ func TestFromCilium_Clusterwide(t *testing.T) {
 		checkVerdict(t, name, policies, "in web>green 80/TCP", policy.Allow)
 		checkVerdict(t, name, policies, "out web>db 80/TCP", policy.Allow)
 	}
+	// In Cilium this policy is for pods whose labels are not yet known. Here no endpoint has a reserved label.
+	policies = read(t, policy.Environment{}, ccnp("endpointSelector: {matchLabels: {\"reserved:init\": \"\"}}, egress: [{toEntities: [world]}]"))
+	checkProblem(t, "a reserved subject", policies[0], "spec.endpointSelector", policy.ReasonUnsupported, "selects no endpoint")
+	checkVerdict(t, "a reserved subject", policies, "out web>db 80/TCP", policy.Allow)
+	unlabelled := ask(t, "out init>db 80/TCP", 0)
+	unlabelled.Subject.Labels = nil // labels of an identity are not labels of the endpoint
+	if got := policy.Evaluate(policies, policy.Options{}, unlabelled); got.Verdict != policy.Allow {
+		t.Errorf("an endpoint without labels: %+v", got)
+	}
 	policies = read(t, policy.Environment{}, strings.Replace(ccnp(""), "spec: {}", "specs: []", 1))
 	checkProblem(t, "nothing", policies[0], "spec", policy.ReasonInvalid, "the policy does nothing")
 	policies = read(t, policy.Environment{}, strings.Replace(ccnp(""), "spec: {}", "specs: {}", 1))
@@ -355,6 +365,32 @@ func TestFromCilium_WorldLabels(t *testing.T) {
 		}
 		checkProblem(t, name, policies[0], "spec.ingressDeny[0].fromEndpoints[0]", policy.ReasonUnsupported, c.remedy)
 		checkVerdict(t, name, policies, "in web>db 80/TCP", policy.Allow)
+	}
+}
+
+// TestFromCilium_DNSBesideNames: rules about DNS beside toFQDNs, which Cilium's manual combines, isolate the pods from their DNS servers and from the named
+// peers, and say so. With --l7-rules=allow-port the pods resolve names, and the names are still no peers.
+func TestFromCilium_DNSBesideNames(t *testing.T) {
+	t.Parallel()
+	text := cnp("endpointSelector: {}, egress: [{toEndpoints: [{matchLabels: {\"k8s:io.kubernetes.pod.namespace\": green, app: web}}], " +
+		"toPorts: [{ports: [{port: \"53\", protocol: ANY}], rules: {dns: [{matchPattern: \"*\"}]}}]}, {toFQDNs: [{matchName: a.example}]}]")
+	for _, c := range []struct {
+		allowPort bool
+		message   string // of the problem of the rule about DNS
+		dns       policy.Verdict
+	}{{false, "--l7-rules=allow-port", policy.Deny}, {true, "the rule allows all connections on the port", policy.Allow}} {
+		name := fmt.Sprint("allow-port: ", c.allowPort)
+		policies := read(t, policy.Environment{AllowL7Ports: c.allowPort}, text)
+		if len(policies[0].Problems) != 2 {
+			t.Errorf("%s: %+v", name, policies[0].Problems)
+		}
+		checkProblem(t, name, policies[0], "spec.egress[0].toPorts[0].rules", policy.ReasonUnsupported, c.message)
+		checkProblem(t, name, policies[0], "spec.egress[1].toFQDNs", policy.ReasonUnsupported, "use CIDRs")
+		checkVerdict(t, name, policies, "out db>green 53/UDP", c.dns)
+		checkVerdict(t, name, policies, "out db>green 53/TCP", c.dns)
+		for _, question := range []string{"out db>green 80/TCP", "out db>web 53/UDP", "out db>world 53/UDP", "out db>world 443/TCP"} {
+			checkVerdict(t, name, policies, question, policy.Deny)
+		}
 	}
 }
 

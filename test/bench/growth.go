@@ -37,7 +37,7 @@ func (b *bench) largePolicies(ctx context.Context) error {
 func (b *bench) classes(ctx context.Context) error {
 	const test = "Compile_Classes_EntriesDoNotGrowWithIdentities"
 	m, failed := runTests(ctx, "./pkg/policy/policycompiler", test+"$")
-	for _, class := range []string{"all pods", "the cluster", "a namespace", "the namespaces of a team", "all but one namespace"} {
+	for _, class := range []string{"all pods", "the cluster", "the entity cluster", "a namespace", "the namespaces of a team", "all but one namespace"} {
 		of := func(identities int) []float64 { // of a rule that allows, and of a rule that denies
 			return m.values[test][fmt.Sprintf("entries:%s:%d", strings.ReplaceAll(class, " ", "_"), identities)]
 		}

@@ -131,3 +131,22 @@ func (w *world) unsupportedFailsClosed(t *testing.T) {
 			"spec: {podSelector: {matchLabels: {app: a}}, ingress: [{}]}}", networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]")}, nil, inbound("x/a", from("x/b"))},
 	})
 }
+
+// portsOfL7Rules: with --l7-rules=allow-port, rules about requests allow all connections of their peers on their ports, and the node reports these rules. Denies are
+// not narrowed, and names of DNS are no peers. The default is in [world.unsupportedFailsClosed].
+func (w *world) portsOfL7Rules(t *testing.T) {
+	const tcp80 = "ports: [{port: '80', protocol: TCP}]"
+	requests := func(spec string) []string { return []string{renamed("requests", ciliumPolicy("x", subjectA+spec))} }
+	const problem = "CiliumNetworkPolicy x/requests spec."
+	w.again(t, "--l7-rules=allow-port")
+	w.runReported(t, []reportedCase{
+		{policyCase{"HTTP", requests("ingress: [{fromEndpoints: [{matchLabels: {app: b}}], toPorts: [{" + tcp80 + ", rules: {http: [{method: GET}]}}]}]"), nil,
+			inbound("x/a", func(f flow) bool { return f.from == "x/b" && on("tcp", 80)(f) })},
+			[]string{problem + "ingress[0].toPorts[0].rules: Unsupported: toPorts.rules is not supported: the rule allows all connections on the port, because of --l7-rules=allow-port; "}},
+		{policyCase{"DNS beside names of DNS", requests("egress: [{toEndpoints: [{}], toPorts: [{" + tcp80 + ", rules: {dns: [{matchPattern: '*'}]}}]}, {toFQDNs: [{matchName: example.com}]}]"), nil,
+			outbound("x/a", func(f flow) bool { return within("x/*", f.to) && on("tcp", 80)(f) })},
+			[]string{problem + "egress[0].toPorts[0].rules: Unsupported: ", problem + "egress[1].toFQDNs: Unsupported: "}},
+		{policyCase{"a deny of requests", requests("ingress: [{fromEntities: [all]}], ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}], toPorts: [{" + tcp80 + ", rules: {http: [{method: GET}]}}]}]"), nil,
+			inbound("x/a", func(f flow) bool { return f.from != "x/b" || !on("tcp", 80)(f) })}, []string{problem + "ingressDeny[0].toPorts[0].rules: Unsupported: "}},
+	})
+}

@@ -112,7 +112,8 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
 			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
 			{"EstablishedConnectionsAreReevaluated", (*world).establishedConnectionsAreReevaluated},
-			{"RevokedClientsStayOut", (*world).revokedClientsStayOut}}},
+			{"RevokedClientsStayOut", (*world).revokedClientsStayOut},
+			{"PortsOfL7Rules", (*world).portsOfL7Rules}}}, // the last group, because it starts the agent with another flag
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()

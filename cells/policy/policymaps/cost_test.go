@@ -176,6 +176,24 @@ func TestPolicies_NamedPortsWithoutALocalEndpoint_FollowNoPeers(t *testing.T) {
 	require.True(t, w.in.peers.loaded)
 }
 
+// TestQuota_Default: without a flag the policies of one namespace name at most 64,000 of the 512,000 address ranges of a node.
+func TestQuota_Default(t *testing.T) {
+	t.Parallel()
+	c, _, err := typed(t)
+	require.NoError(t, err)
+	w := newBench(t, 10, 0)
+	w.cidrs.capacity = 1 << 19
+	w.Config.NamespaceCIDRs = c.NamespaceCIDRs
+	rules := rw(w.KubernetesPolicies)
+	put(t, w.DB, rules, addresses("ns-5", "large", "app-5", 1, 64_003), addresses("ns-6", "other", "app-6", 2, 10))
+	w.step(t)
+	_, ranges := w.cost()
+	require.Equal(t, 64_000+10, ranges)
+	problems := w.problemsOf(t, policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-5", Name: "large"})
+	require.Len(t, problems, 1)
+	require.True(t, strings.HasPrefix(problems[0].Message, "3 of its address ranges are not in force"), problems[0].Message)
+}
+
 // A namespace names more address ranges than its quota. The ranges beyond the quota are not in the maps, and the policy that names them has a problem.
 // Policies of other namespaces and ranges of the namespace that are already in the maps stay in force.
 func TestQuota_NamespaceOverQuota_ReportedOnPolicy(t *testing.T) {

@@ -1,6 +1,7 @@
 package policymaps
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -63,27 +64,48 @@ func TestFutile_DeletedEndpoint(t *testing.T) {
 	require.False(t, w.futile(again))
 }
 
-// TestPassOver_AddressesOfOtherNodes: changes of addresses on other nodes start no round until a rule names ports of peers.
-func TestPassOver_AddressesOfOtherNodes(t *testing.T) {
+// TestPassOver_PodsOfOtherNodes: changes of pods on other nodes, of their CiliumEndpoints and of their addresses in ipcache, begin no round until a rule names
+// ports of peers.
+func TestPassOver_PodsOfOtherNodes(t *testing.T) {
 	w := newBench(t, 4, 1)
-	cache, changed := w.IPCache.(statedb.RWTable[*ipcache.Entry]), statedb.NewWatchSet()
+	changed := statedb.NewWatchSet()
 	w.in.read(w.DB.ReadTxn(), changed, time.Now())
-	for i := range 3 {
-		put(t, w.DB, cache, ipcache.NewEntry(ipcache.Claim{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), 32), Identity: 256}, ""))
+	passedOver := func() bool {
+		t.Helper()
 		closed, err := changed.Wait(t.Context(), 0)
 		require.NoError(t, err)
-		require.True(t, w.in.passOver(closed[0], changed))
+		return w.in.passOver(closed[0], changed)
 	}
+	// Two rows of each pod: it is added and then changed. Its identities are those of endpoints of this node, so policies select it as a peer.
+	pod := func(i int) *cilium.Endpoint {
+		return cilium.NewEndpoint(cilium.EndpointFields{Namespace: "far", Name: fmt.Sprint("pod-", i/2), Identity: uint32(256 + i%4), Node: netip.MustParseAddr("192.0.2.1"),
+			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 0, byte(i)})}, Ports: []k8s.ContainerPort{webPort}})
+	}
+	address := func(i int) *ipcache.Entry {
+		return ipcache.NewEntry(ipcache.Claim{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), 32), Identity: 256}, "")
+	}
+	for i := range 4 {
+		put(t, w.DB, rw(w.Remote), pod(i))
+		require.True(t, passedOver(), "a CiliumEndpoint is added or changed")
+		put(t, w.DB, rw(w.IPCache), address(i))
+		require.True(t, passedOver(), "its address")
+	}
+	remove(t, w.DB, rw(w.Remote), pod(3))
+	require.True(t, passedOver(), "a CiliumEndpoint is deleted")
 	put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 1, ContainerID: "0", IfName: "eth0", HostIfIndex: 9})
-	closed, err := changed.Wait(t.Context(), 0)
-	require.NoError(t, err)
-	require.False(t, w.in.passOver(closed[0], changed), "an endpoint of this node")
+	require.False(t, passedOver(), "an endpoint of this node")
 
-	w.in.peers.loaded = true
-	put(t, w.DB, cache, ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256}, ""))
-	closed, err = changed.Wait(t.Context(), 0)
-	require.NoError(t, err)
-	require.False(t, w.in.passOver(closed[0], changed), "a rule names ports of peers")
+	for name, change := range map[string]func(){
+		"an address":       func() { put(t, w.DB, rw(w.IPCache), address(9)) },
+		"a CiliumEndpoint": func() { put(t, w.DB, rw(w.Remote), pod(9)) },
+	} {
+		changed = statedb.NewWatchSet()
+		w.in.peers.loaded = false
+		w.in.read(w.DB.ReadTxn(), changed, time.Now())
+		w.in.peers.loaded = true
+		change()
+		require.False(t, passedOver(), "%s, while a rule names ports of peers", name)
+	}
 }
 
 // TestPeers_SlotsOutliveTheRule: the identities that endpoints had when this run began are still known when another rule names ports of peers.

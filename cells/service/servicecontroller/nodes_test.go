@@ -43,7 +43,7 @@ func (b *bench) fill(nodes, services int) {
 }
 
 // TestNode_Change_ComputesAffectedServices: a change of a node computes only the services with an external address that the node has gained or lost, as its
-// own address or in its pod range.
+// own address or in its pod range. Labels matter only on this node, where the node-selectors and the zone of all services depend on them.
 func TestNode_Change_ComputesAffectedServices(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -67,7 +67,11 @@ func TestNode_Change_ComputesAffectedServices(t *testing.T) {
 	}
 	expect("a node joins", numbered(20, 0), 0)
 	expect("another address", numbered(20, 1), 0)
-	n := numbered(20, 0)
+	n := numbered(20, 1)
+	n.Labels = map[string]string{"rack": "1", "topology.kubernetes.io/zone": "x"}
+	expect("a label of another node changes", n, 0)
+	expect("a label of this node changes", &k8s.Node{Name: plain.NodeName, Labels: n.Labels}, 200)
+	n = numbered(20, 0)
 	n.Addresses[0].Address = "203.0.0.7"
 	expect("the address of a service", n, 1)
 	require.Equal(t, []string{"LoadBalancer 203.0.0.7: is an address of node node-20"}, problems("d/lb-7"))

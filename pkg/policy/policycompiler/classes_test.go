@@ -1,6 +1,7 @@
 package policycompiler
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policy/policytest"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
 const classNamespaces = 50
@@ -39,15 +41,27 @@ func exists(key string) policy.Requirement {
 	return policy.Requirement{Source: "k8s", Key: key, Operator: policy.Exists}
 }
 
-// TestCompile_Classes_EntriesDoNotGrowWithIdentities: a rule has one entry for all pods, one for the pods of a namespace, and one for each namespace of a team.
-// A new identity of these namespaces changes no rule set.
+// entity returns the peers of a parsed rule with an entity.
+func entity(t *testing.T, name string, env policy.Environment) policy.Peers {
+	t.Helper()
+	spec := fmt.Sprintf(`{"endpointSelector":{},"ingress":[{"fromEntities":[%q]}]}`, name)
+	p := policy.FromCilium(&cilium.Policy{Namespace: "default", Name: "p", Spec: json.RawMessage(spec)}, env)
+	require.Empty(t, p.Problems)
+	return p.Parts[0].Rules[0].Peers
+}
+
+// TestCompile_Classes_EntriesDoNotGrowWithIdentities: a rule has one entry for all pods, one for the pods of a namespace, one for each namespace of a team, and
+// one for the pods of the entity cluster, beside those of its reserved identities. A new identity of these namespaces changes no rule set.
 func TestCompile_Classes_EntriesDoNotGrowWithIdentities(t *testing.T) {
 	t.Parallel()
+	const reserved = 7 // identities of the entity cluster: of nodes and of the API server, health, init, unmanaged and ingress
 	cases := map[string]struct {
 		peers   policy.Peers
 		entries int
 	}{
 		"all pods":                 {choose(exists(labels.KeyNamespace)), 1},
+		"the entity cluster":       {entity(t, "cluster", policy.Environment{Cluster: "default"}), 1 + reserved},
+		"the unnamed cluster":      {entity(t, "cluster", policy.Environment{}), 1 + reserved},
 		"the cluster":              {choose(label(labels.KeyCluster, "default")), 1},
 		"another cluster":          {choose(label(labels.KeyCluster, "other")), 0},
 		"a namespace":              {choose(label(labels.KeyNamespace, "ns-7")), 1},
@@ -78,7 +92,7 @@ func TestCompile_Classes_EntriesDoNotGrowWithIdentities(t *testing.T) {
 					after, _ := enforced(r)
 					require.Same(t, before, after, name)
 					answer := after.Lookup(r.Peer(extra, testAddr), policy.ProtocolTCP, 80)
-					chosen := c.peers.List[0].Labels.Matches(podLabels(namespace))
+					chosen := slices.ContainsFunc(c.peers.List, func(p policy.Peer) bool { return p.Labels != nil && p.Labels.Matches(podLabels(namespace)) })
 					require.Equal(t, chosen, answer.Entry != nil, name)
 					require.Equal(t, !deny && chosen, answer.Allowed, name)
 					seen[name] = append(seen[name], chosen)
