@@ -15,6 +15,7 @@ import (
 )
 
 func hybrid(a *agentconfig.Agent) { a.Hybrid = true }
+func native(a *agentconfig.Agent) { a.TunnelPort = 0 }
 
 // direct returns the number of nodes that are reached directly.
 func (r *rig) direct() (n int) {

@@ -54,6 +54,13 @@ func (f *fake) set(to netip.Addr, w wrong) {
 	f.wrong[to] = w
 }
 
+// hear lets this node receive an echo request from an address.
+func (f *fake) hear(from netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard[from] = time.Now()
+}
+
 func (f *fake) at(to netip.Addr) wrong {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,9 +153,7 @@ func (f *fake) commands() upstream.ScriptCmdsOut {
 		"net/hear": script.Command(script.CmdUsage{Summary: "Receive an echo request", Args: "addr"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				addr, err := netip.ParseAddr(args[0])
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				f.heard[addr] = time.Now()
+				f.hear(addr)
 				return nil, err
 			}),
 	})
