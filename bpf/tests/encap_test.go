@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -299,6 +300,37 @@ func TestPrivilegedReal_TunnelFallsBackToDevice(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Streams of both families pass over an underlay that carries less than the minimum MTU of pods. The tunnel device fragments packets of IPv6, for which pods
+// cannot learn a smaller MTU.
+func TestPrivilegedReal_TunnelTinyMTU(t *testing.T) {
+	t.Parallel()
+	for _, mtu := range []int{1280, 1000, 576} {
+		for name, modes := range map[string]uint32{"the device does all": 0, "programs do both": encapAll} {
+			t.Run(fmt.Sprintf("%d bytes, %s", mtu, name), func(t *testing.T) {
+				t.Parallel()
+				s := newTunnelNode(t, modes)
+				s.update(bpf.MapEncap, uint32(0), bpf.Encap{Mtu: 1280, Mac: hostMAC})
+				for device, ns := range map[string]*testnet.Namespace{"backbone": s.host, "eth0": s.distant} {
+					ns.Do(func() {
+						link, err := netlink.LinkByName(device)
+						check(t, err)
+						check(t, netlink.LinkSetMTU(link, mtu))
+					})
+				}
+				data := bytes.Repeat([]byte("waggle dance "), 5_000)
+				for _, family := range families {
+					if got := stream(t, s.a, s.distant, distantPod[family], data); !bytes.Equal(got, data) {
+						t.Errorf("IPv%d to the other node: %d of %d bytes arrived; last event %+v", family, len(got), len(data), s.event())
+					}
+					if got := stream(t, s.distant, s.a, podA.addr(family), data); !bytes.Equal(got, data) {
+						t.Errorf("IPv%d from the other node: %d of %d bytes arrived; last event %+v", family, len(got), len(data), s.event())
+					}
+				}
+			})
+		}
+	}
 }
 
 // ICMP errors about packets of the tunnel reach the pod that sent the packet, and ICMP errors of the pod reach the other node's pod.

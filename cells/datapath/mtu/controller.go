@@ -56,8 +56,13 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 	watched := []statedb.TableMeta{c.Devices, c.Addresses, c.LocalNode, c.Routes}
 	return loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
 		r.Watch(watched...)
-		if err := c.commit(c.compute(r.Txn), done); err != nil {
+		row, small := c.compute(r.Txn)
+		if err := c.commit(row, done); err != nil {
 			return err
+		}
+		if small != nil {
+			health.Degraded("the MTU of a device is too small", small)
+			return nil
 		}
 		health.OK("MTU is known")
 		return nil
@@ -65,24 +70,30 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 }
 
 // compute returns the row. The device with the node's address gives the MTU, because packets of pods leave the node through this device. The device of the
-// default route is the second choice and provisional until the local node is ready; the fallback is always provisional.
-func (c *controller) compute(txn statedb.ReadTxn) mtus.MTU {
+// default route is the second choice and provisional until the local node is ready; the fallback is always provisional. A device with a smaller MTU than pods may
+// have counts as one with the minimum and causes an error beside the row: the node fragments, or rejects with ICMP, what does not fit.
+func (c *controller) compute(txn statedb.ReadTxn) (mtus.MTU, error) {
 	row := func(mtu int, source string, provisional bool) mtus.MTU {
 		// The route MTU is not reduced below 1280, which IPv6 requires of a link; outer packets are then fragmented.
 		return mtus.MTU{Prefix: mtus.Default, DeviceMTU: mtu, RouteMTU: max(mtu-c.Settings.overhead, min(mtu, smallest)), Source: source, Provisional: provisional}
 	}
 	if c.Settings.flag != 0 {
-		return row(c.Settings.flag, "flag", false)
+		return row(c.Settings.flag, "flag", false), nil
 	}
 	for _, by := range []struct {
 		index       int
 		provisional bool
 	}{{c.withNodeIP(txn), false}, {c.withDefaultRoute(txn), !c.nodeIsReady(txn)}} {
-		if d, _, found := c.Devices.Get(txn, devices.ByIndex(by.index)); found && d.MTU >= smallest {
-			return row(min(d.MTU, detectedLimit), d.Name, by.provisional)
+		if d, _, found := c.Devices.Get(txn, devices.ByIndex(by.index)); found && d.MTU > 0 {
+			var small error
+			if d.MTU < smallest {
+				small = fmt.Errorf("device %s has an MTU of %d bytes, less than the %d of pods: packets between nodes are fragmented or rejected; raise it to %d or more",
+					d.Name, d.MTU, smallest, smallest+c.Settings.overhead)
+			}
+			return row(max(min(d.MTU, detectedLimit), smallest), d.Name, by.provisional), small
 		}
 	}
-	return row(fallback, "default", true)
+	return row(fallback, "default", true), nil
 }
 
 func (c *controller) nodeIsReady(txn statedb.ReadTxn) bool {
