@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -72,7 +73,7 @@ func secondNICs(t *testing.T, c *nodekit.Cluster) {
 // a veth without a default route is not detected.
 func TestPrivilegedTwoNICs_InternalIPBesideTheDefaultRoute(t *testing.T) {
 	t.Parallel()
-	for name, args := range map[string][]string{"tunnel": {"--routing-mode=tunnel"}, "native": {"--routing-mode=native", "--auto-direct-node-routes", "--devices=eth+"}} {
+	for name, args := range map[string][]string{"tunnel": {"--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress}, "native": {"--routing-mode=native", "--auto-direct-node-routes", "--devices=eth+"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, all := newKubeCluster(t, 2, args...)
@@ -98,6 +99,9 @@ func TestPrivilegedTwoNICs_InternalIPBesideTheDefaultRoute(t *testing.T) {
 			w.reach(t)
 			t.Run("the addresses of the second NIC change", w.readdress)
 			t.Run("a virtual address is added", w.virtualAddress)
+			if w.tunnel {
+				t.Run("the NIC of the tunnel has virtual addresses", w.virtualUnderlay)
+			}
 			t.Run("the node boots while the API server is unreachable", w.reboot)
 		})
 	}
@@ -204,6 +208,77 @@ func (w *twoNICs) virtualAddress(t *testing.T) {
 				t.Errorf("%s: %s to the virtual address: %v", family.name, from, err)
 			}
 		}
+	}
+}
+
+// virtualUnderlay adds virtual addresses to the second NICs. The kernel of the first node prefers its one as a source, but the tunnel keeps the published address.
+// Frames of the tunnel from or to a virtual address, and frames of a host that is no node, are dropped and counted, although the NIC is not a selected device.
+func (w *twoNICs) virtualUnderlay(t *testing.T) {
+	one, two := w.all[0].Node, w.all[1].Node
+	virtual := []netip.Prefix{netip.MustParsePrefix("198.51.100.200/32"), netip.MustParsePrefix("198.51.100.201/32")}
+	for i, n := range []*nodekit.Node{one, two} {
+		if err := n.Do(func() error { return addAddr("eth1", virtual[i]) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := one.Do(func() error {
+		return linkNamed("eth1", func(link netlink.Link) error {
+			to := private[false].Masked()
+			dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), 32)}
+			err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Src: virtual[0].Addr().AsSlice(), Scope: netlink.SCOPE_LINK, Protocol: unix.RTPROT_KERNEL})
+			if err != nil {
+				return err
+			}
+			routes, err := netlink.RouteGet(w.second.AsSlice())
+			if err == nil && (len(routes) != 1 || !routes[0].Src.Equal(virtual[0].Addr().AsSlice())) {
+				err = fmt.Errorf("the source of packets to %s is not %s: %v", w.second, virtual[0].Addr(), routes)
+			}
+			return err
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.reach(t)
+	foreign := netip.MustParsePrefix("198.51.100.99/24")
+	if err := one.Outside(func() error { return addAddr("private", foreign) }); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := one.Outside(func() error { return delAddr("private", foreign) }); err != nil {
+			t.Error(err)
+		}
+	}()
+	source, target := w.pods[one].Addr(false), w.pods[two].Addr(false)
+	heard := nodekit.Listen(t, w.pods[two], target, 2222)
+	for name, c := range map[string]struct {
+		from   nodekit.NetNS
+		to     netip.Addr
+		reason string
+	}{
+		"from no node":                      {one.OutsideHost(), w.second, "No node ID found"},
+		"from no node to a virtual address": {one.OutsideHost(), virtual[1].Addr(), "Error retrieving tunnel key"},
+		"from a virtual address of a node":  {one.Host(), w.second, "No node ID found"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			series := fmt.Sprintf(`waggle_datapath_packets_total{direction="ingress",reason=%q}`, c.reason)
+			before, err := scrape(two)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sendVXLAN(t, c.from, c.to, 5, source, target)
+			eventually(t, func() error {
+				after, err := scrape(two)
+				if err == nil && after[series] != before[series]+1 {
+					err = fmt.Errorf("%s went from %v to %v", series, before[series], after[series])
+				}
+				return err
+			})
+		})
+	}
+	select {
+	case from := <-heard:
+		t.Errorf("a datagram from %s arrived", from)
+	default:
 	}
 }
 
