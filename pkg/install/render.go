@@ -37,7 +37,7 @@ type Options struct {
 
 // Parts returns the names of the parts, in output order.
 func Parts() []string {
-	return []string{"crds", "rbac", "admission", "config", "agent", "cluster", cleanupPart}
+	return []string{"crds", "rbac", "admission", "addresses", "config", "agent", "cluster", cleanupPart}
 }
 
 // cleanupPart is printed only on request: it removes the changes of the other parts from nodes.

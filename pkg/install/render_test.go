@@ -39,7 +39,7 @@ func mustRender(t *testing.T, o Options) []byte {
 func TestRender_Golden(t *testing.T) {
 	t.Parallel()
 	const file = "testdata/manifests.yaml"
-	_, have, _ := bytes.Cut(mustRender(t, usual("rbac", "admission", "config", "agent", "cluster")), []byte("\n")) // the version
+	_, have, _ := bytes.Cut(mustRender(t, usual("rbac", "admission", "addresses", "config", "agent", "cluster")), []byte("\n")) // the version
 	if *update {
 		if err := os.WriteFile(file, have, 0o644); err != nil {
 			t.Fatal(err)
@@ -115,7 +115,7 @@ func objects(t *testing.T, o Options) map[string]any {
 func TestRender_DecodesStrictly(t *testing.T) {
 	t.Parallel()
 	all := objects(t, usual())
-	if len(all) != 7+2+6+6+1+2 {
+	if len(all) != 7+2+6+6+2+1+2 {
 		t.Errorf("%d objects", len(all))
 	}
 	for key, object := range all {
@@ -237,6 +237,52 @@ func TestRender_AgentsWriteNoRangesOfAPool(t *testing.T) {
 		policy := objects(t, o)["ValidatingAdmissionPolicy waggle-own-ranges"].(*admissionv1.ValidatingAdmissionPolicy)
 		if got := len(policy.Spec.Validations); got != want {
 			t.Errorf("--ipam=%s: %d validations, want %d", ipam, got, want)
+		}
+	}
+}
+
+// TestRender_AgentsWriteNoForeignAddresses: router and health addresses that an agent writes are compared with the pod CIDRs of the object. The policy is a part of
+// its own, because Kubernetes 1.30 rejects its functions; it accepts all other parts.
+func TestRender_AgentsWriteNoForeignAddresses(t *testing.T) {
+	t.Parallel()
+	for _, ipam := range []string{"kubernetes", "cluster-pool"} {
+		o := usual("addresses")
+		o.Namespace, o.Set = "net", []string{"ipam=" + ipam}
+		all := objects(t, o)
+		policy := all["ValidatingAdmissionPolicy waggle-own-addresses"].(*admissionv1.ValidatingAdmissionPolicy)
+		binding := all["ValidatingAdmissionPolicyBinding waggle-own-addresses"].(*admissionv1.ValidatingAdmissionPolicyBinding)
+		rule := policy.Spec.MatchConstraints.ResourceRules[0]
+		if len(all) != 2 || binding.Spec.PolicyName != policy.Name || !slices.Equal(binding.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+			t.Errorf("--ipam=%s: %d objects, %+v", ipam, len(all), binding.Spec)
+		}
+		if !slices.Equal(rule.Resources, []string{"ciliumnodes"}) || !slices.Equal(rule.Operations, []admissionv1.OperationType{admissionv1.Create, admissionv1.Update}) ||
+			policy.Spec.MatchConditions[0].Expression != "request.userInfo.username == 'system:serviceaccount:net:waggle'" {
+			t.Errorf("--ipam=%s: %+v, %+v", ipam, rule, policy.Spec.MatchConditions)
+		}
+		var claims, validation string
+		for _, v := range policy.Spec.Variables {
+			if v.Name == "claims" {
+				claims = v.Expression
+			}
+		}
+		for _, field := range []string{"addresses", "'CiliumInternalIP'", "health.?ipv4", "health.?ipv6"} {
+			if !strings.Contains(claims, field) {
+				t.Errorf("%s is not compared: %s", field, claims)
+			}
+		}
+		if validation = policy.Spec.Validations[0].Expression; len(policy.Spec.Validations) != 1 || !strings.Contains(validation, "cidr(r).containsIP(a)") {
+			t.Errorf("--ipam=%s: %s", ipam, validation)
+		}
+	}
+	var others []string
+	for _, part := range Parts() {
+		if part != "addresses" && part != cleanupPart {
+			others = append(others, part)
+		}
+	}
+	for _, function := range []string{"cidr(", "isCIDR(", "isIP(", "ip("} {
+		if strings.Contains(string(mustRender(t, usual(others...))), function) {
+			t.Errorf("Kubernetes 1.30 does not know %s", function)
 		}
 	}
 }

@@ -130,6 +130,11 @@ func (b *bench) serviceMaps(ctx context.Context) error {
 		{"PrivilegedServices", "heap-B/service", "and of all, for each", serviceHeapBudget, kilobytes},
 		{"PrivilegedServices", "ns/change-p50", "one change of them, until it is in the map, p50", unlimited, durations},
 		{"PrivilegedServices", "ns/change-p99", "and p99 of that", serviceChangeBudget, durations},
+		{"PrivilegedSharedBackends", "ns/change-p50", "one of 10 backends of 2,000 services, until all are in the maps, p50", unlimited, durations},
+		{"PrivilegedSharedBackends", "ns/change-p99", "and p99 of that", sharedBackendBudget, durations},
+		{"PrivilegedLargeService/single", "ns/change-p50", "one of 10,000 endpoints of a service, until it is in the maps, p50", unlimited, durations},
+		{"PrivilegedLargeService/single", "ns/change-p99", "and p99 of that", largeServiceBudget, durations},
+		{"PrivilegedLargeService/one_after_another", "ns/change-p99", "and p99 of 50 such changes one after another", unlimited, durations},
 		{"PrivilegedRestart", "ns/op", "50,000 services, tables to maps that have them", unlimited, durations},
 	})
 }

@@ -97,7 +97,7 @@ func (b *bench) parts() []part {
 		{"policies of a large cluster", b.largePolicies, []figures.Limit{unusedPoliciesBudget, classesBudget, remotePodBudget}},
 		{"label sets that come and go", b.labelSets, []figures.Limit{labelSetsBudget, identityWritesBudget}},
 		{"nodes that join", b.nodesJoin, []figures.Limit{nodeJoinsBudget, joinListsBudget}},
-		{"maps of services", b.serviceMaps, []figures.Limit{servicesBudget, serviceHeapBudget, serviceChangeBudget}},
+		{"maps of services", b.serviceMaps, []figures.Limit{servicesBudget, serviceHeapBudget, serviceChangeBudget, sharedBackendBudget, largeServiceBudget}},
 		{"changes of services", b.serviceChanges, []figures.Limit{sharedBackendBudget, sliceEventBudget, largeServiceBudget}},
 		{"connections through services", b.services, []figures.Limit{iptablesBudget, crowdConnectBudget, throughBudget}},
 		{"sizes", b.sizes, []figures.Limit{agentSizeBudget, pluginSizeBudget}},

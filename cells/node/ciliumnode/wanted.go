@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -108,6 +109,45 @@ func (w wanted) spec() ciliumv2.NodeSpec {
 	return spec
 }
 
+// publishable returns the spec without the router and health addresses that the admission policy waggle-own-addresses rejects: those that the object does not
+// have, and that lie in none of the pod CIDRs that it has after the write. Other nodes do not use such an address. It follows when the CIDRs are assigned.
+func (w wanted) publishable(have *ciliumv2.CiliumNode) ciliumv2.NodeSpec {
+	spec := w.spec()
+	cidrs := have.Spec.IPAM.PodCIDRs
+	switch {
+	case w.writesCIDRs && w.local != nil:
+		cidrs = spec.IPAM.PodCIDRs
+	case w.removesCIDRs(have):
+		cidrs = nil
+	}
+	rejected := func(address string) bool {
+		addr, err := netip.ParseAddr(address)
+		return err == nil && !has(have, address) && !slices.ContainsFunc(cidrs, func(text string) bool {
+			p, ok := clusternodes.ParseRange(text)
+			return ok && p.Contains(addr)
+		})
+	}
+	spec.Addresses = slices.DeleteFunc(spec.Addresses, func(a ciliumv2.NodeAddress) bool { return a.Type == ciliumv2.CiliumInternalIP && rejected(a.IP) })
+	for _, address := range []*string{&spec.Health.IPv4, &spec.Health.IPv6} {
+		if rejected(*address) {
+			*address = ""
+		}
+	}
+	return spec
+}
+
+// has reports whether the object has an address as one of the router or as a health address.
+func has(have *ciliumv2.CiliumNode, address string) bool {
+	return have.Spec.Health.IPv4 == address || have.Spec.Health.IPv6 == address ||
+		slices.Contains(have.Spec.Addresses, ciliumv2.NodeAddress{Type: ciliumv2.CiliumInternalIP, IP: address})
+}
+
+// removesCIDRs reports whether the agent wrote the CIDRs of the object in another mode. They block the cluster role, which has not assigned them.
+func (w wanted) removesCIDRs(have *ciliumv2.CiliumNode) bool {
+	return !w.writesCIDRs && len(have.Spec.IPAM.PodCIDRs) > 0 &&
+		lastapplied.Of(have.Annotations).Ours(recordCIDRs, strings.Join(have.Spec.IPAM.PodCIDRs, ","))
+}
+
 func text(addr netip.Addr) string {
 	if !addr.IsValid() {
 		return ""
@@ -122,7 +162,7 @@ func (w wanted) object() *ciliumv2.CiliumNode {
 	if text := w.machine.annotation("", w.local); text != "" {
 		annotations[machineAnnotation] = text
 	}
-	return &ciliumv2.CiliumNode{Spec: w.spec(), ObjectMeta: metav1.ObjectMeta{Name: w.node.Name, Labels: w.labels(),
+	return &ciliumv2.CiliumNode{Spec: w.publishable(&ciliumv2.CiliumNode{}), ObjectMeta: metav1.ObjectMeta{Name: w.node.Name, Labels: w.labels(),
 		Annotations: annotations, OwnerReferences: []metav1.OwnerReference{w.owner()}}}
 }
 
@@ -220,13 +260,11 @@ func (w wanted) owners(have []metav1.OwnerReference) []metav1.OwnerReference {
 
 func (w wanted) specChanges(have *ciliumv2.CiliumNode) map[string]any {
 	changes := map[string]any{}
-	spec := w.spec()
+	spec := w.publishable(have)
 	if spec.BootID != "" && spec.BootID != have.Spec.BootID {
 		changes["bootid"] = spec.BootID
 	}
-	ours := lastapplied.Of(have.Annotations).Ours(recordCIDRs, strings.Join(have.Spec.IPAM.PodCIDRs, ","))
-	if !w.writesCIDRs && ours && len(have.Spec.IPAM.PodCIDRs) > 0 {
-		// The agent wrote these in another mode. They block the cluster role, which has not assigned them.
+	if w.removesCIDRs(have) {
 		changes["ipam"] = map[string]any{"podCIDRs": nil}
 	}
 	if w.local == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/kubernetes/lastapplied"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
@@ -37,7 +38,7 @@ func TestWrite_Conflict_RetriesAndKeepsCIDRs(t *testing.T) {
 	var done atomic.Bool
 	s.Fault(func(r *http.Request) (int, string) {
 		if r.Method == http.MethodPatch && done.CompareAndSwap(false, true) {
-			s.Put(object("10.4.0.0/24"))
+			s.Put(object("10.1.0.0/24"))
 		}
 		return 0, ""
 	})
@@ -50,7 +51,7 @@ func TestWrite_Conflict_RetriesAndKeepsCIDRs(t *testing.T) {
 	}
 	got := &ciliumv2.CiliumNode{}
 	s.Get(kubeapi.CiliumNodes, "", "one", got)
-	if !slices.Equal(got.Spec.IPAM.PodCIDRs, []string{"10.4.0.0/24"}) || len(got.Spec.Addresses) != 1 {
+	if !slices.Equal(got.Spec.IPAM.PodCIDRs, []string{"10.1.0.0/24"}) || len(got.Spec.Addresses) != 1 {
 		t.Errorf("the CiliumNode has %+v", got.Spec)
 	}
 }
@@ -83,6 +84,43 @@ func TestChanges_UnknownAddressesStay(t *testing.T) {
 	after.writesCIDRs, after.local = true, nil
 	if changes := after.changes(object); len(changes) > 0 {
 		t.Errorf("changes %v", changes)
+	}
+}
+
+// TestChanges_AddressesFollowCIDRs: with --ipam=cluster-pool the object has router and health addresses when it has the CIDRs with these addresses, because the
+// admission policy rejects others. Addresses that the object has may stay.
+func TestChanges_AddressesFollowCIDRs(t *testing.T) {
+	t.Parallel()
+	w := complete()
+	router := []ciliumv2.NodeAddress{{Type: ciliumv2.CiliumInternalIP, IP: "10.1.0.1"}}
+	health := ciliumv2.AddressPair{IPv4: "10.1.0.2"}
+	created := w.object()
+	if len(created.Spec.Addresses) > 0 || created.Spec.Health != (ciliumv2.AddressPair{}) {
+		t.Errorf("a new object has %+v", created.Spec)
+	}
+	for name, c := range map[string]struct {
+		have ciliumv2.NodeSpec
+		ours bool // the agent wrote the CIDRs in another mode
+		want bool // the object has the addresses
+	}{
+		"no CIDR":                     {ciliumv2.NodeSpec{}, false, false},
+		"the CIDR of the addresses":   {ciliumv2.NodeSpec{IPAM: ciliumv2.NodeIPAM{PodCIDRs: []string{"10.1.0.0/24"}}}, false, true},
+		"another CIDR":                {ciliumv2.NodeSpec{IPAM: ciliumv2.NodeIPAM{PodCIDRs: []string{"x", "10.2.0.0/24"}}}, false, false},
+		"the addresses":               {ciliumv2.NodeSpec{Addresses: router, Health: health}, false, true},
+		"a CIDR that will be removed": {ciliumv2.NodeSpec{IPAM: ciliumv2.NodeIPAM{PodCIDRs: []string{"10.1.0.0/24"}}}, true, false},
+	} {
+		have := &ciliumv2.CiliumNode{Spec: c.have}
+		if c.ours {
+			have.Annotations = map[string]string{lastapplied.Annotation: `{"spec.ipam.podCIDRs":"10.1.0.0/24"}`}
+		}
+		got := w.publishable(have)
+		if has := slices.Equal(got.Addresses, router) && got.Health == health; has != c.want || !has && len(got.Addresses) > 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	w.writesCIDRs = true
+	if spec := w.object().Spec; !slices.Equal(spec.Addresses, router) || spec.Health != health {
+		t.Errorf("with --ipam=kubernetes a new object has %+v", spec)
 	}
 }
 

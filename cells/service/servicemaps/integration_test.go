@@ -72,10 +72,10 @@ func (m notifyingMaps) PutBatch(name string, keys, values any) (int, error) {
 	return n, err
 }
 
-// newWhole creates the cells without starting them. The tables are empty and complete.
-func newWhole(b *testing.B) *whole {
+// newWhole creates the cells without starting them. The tables are empty and complete. sizes are those of maps that do not have the default size.
+func newWhole(b *testing.B, sizes map[string]uint32) *whole {
 	w := &whole{TB: b, log: hivetest.Logger(b, hivetest.LogLevel(slog.LevelWarn)), written: make(chan int, 1000)}
-	maps := notifyingMaps{newMemoryMaps(b, nil), w.written}
+	maps := notifyingMaps{newMemoryMaps(b, sizes), w.written}
 	w.hive = newWholeHive(maps, cell.Invoke(func(t wholeTables) { w.wholeTables = t }))
 	if err := w.hive.Populate(w.log); err != nil {
 		b.Fatal(err)
@@ -219,7 +219,7 @@ func heap() int64 {
 // to the map.
 func BenchmarkPrivilegedServices(b *testing.B) {
 	for b.Loop() {
-		w := newWhole(b)
+		w := newWhole(b, nil)
 		began := heap()
 		w.insert(0, many, firstPort)
 		b.ReportMetric(float64(heap()-began)/many, "heap-B/kubernetes")

@@ -104,6 +104,7 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	requireDenied(t, c, token, give, whose)
 	partsOfOwnNode(t, c, token, own)
 	rangesOfOwnNode(t, c, token, own)
+	addressesOfOwnNode(t, c, token, own)
 	allowed(t.Context(), t, c, token, all["delete an endpoint"])
 
 	// The policy does not apply to other accounts.
@@ -166,6 +167,35 @@ func rangesOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 	allowed(t.Context(), t, c, token, ranges("null"))
 	requireDenied(t, c, token, write{"POST", "/apis/cilium.io/v2/ciliumnodes?dryRun=All", "json",
 		fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {"ipam": {"podCIDRs": ["10.0.0.0/8"]}}}`, node)}, never)
+}
+
+// addressesOfOwnNode checks that an agent can write only router and health addresses in the pod ranges of its CiliumNode, and those that the object has.
+func addressesOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
+	path := "/apis/cilium.io/v2/ciliumnodes/" + node
+	patch := func(spec string) write { return write{"PATCH", path, merge, `{"spec": {` + spec + `}}`} }
+	router := func(addr string) write {
+		return patch(`"addresses": [{"type": "InternalIP", "ip": "192.0.2.7"}, {"type": "CiliumInternalIP", "ip": "` + addr + `"}]`)
+	}
+	cluster, err := c.Token(t.Context(), "kube-system/waggle-cluster", node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const foreign = "router and health addresses of a CiliumNode must lie in its pod CIDRs"
+	requireDenied(t, c, token, router("10.244.7.1"), foreign)
+	allowed(t.Context(), t, c, cluster, patch(`"ipam": {"podCIDRs": ["10.244.7.0/24", "fd00::100/120"]}`))
+	for _, addr := range []string{"10.244.8.1", "fd00::200"} {
+		requireDenied(t, c, token, router(addr), foreign)
+	}
+	requireDenied(t, c, token, patch(`"health": {"ipv4": "10.244.8.2"}`), foreign)
+	requireDenied(t, c, token, patch(`"health": {"ipv4": "10.244.7.2", "ipv6": "fd00::2"}`), foreign)
+	allowed(t.Context(), t, c, token, router("10.244.7.1"))
+	allowed(t.Context(), t, c, token, patch(`"health": {"ipv4": "10.244.7.2", "ipv6": "fd00::102"}`))
+	allowed(t.Context(), t, c, cluster, patch(`"ipam": {"podCIDRs": ["10.244.9.0/24", "fd00::100/120"]}`))
+	allowed(t.Context(), t, c, token, patch(`"bootid": "3"`))
+	allowed(t.Context(), t, c, token, router("10.244.9.1"))
+	requireDenied(t, c, token, router("10.244.7.1"), foreign)
+	requireDenied(t, c, token, write{"POST", "/apis/cilium.io/v2/ciliumnodes?dryRun=All", "json",
+		fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {"health": {"ipv4": "10.0.0.1"}}}`, node)}, foreign)
 }
 
 // withoutTaint removes the agent's taint from a node and keeps the others, as the agent does.

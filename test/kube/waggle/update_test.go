@@ -261,7 +261,7 @@ func transition(t *testing.T, c *kube.Cluster, n *kube.Node) string {
 // uninstalled uninstalls Waggle as the guide describes, and requires exactly the leftovers that the guide lists.
 func uninstalled(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	t.Helper()
-	manifests, err := n.Waggle(t.Context(), "install", "--only", "cluster,agent,config,admission,rbac", "-o", "json")
+	manifests, err := n.Waggle(t.Context(), "install", "--only", "cluster,agent,config,addresses,admission,rbac", "-o", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
