@@ -23,7 +23,7 @@ const (
 
 // Follow reads the kernel whenever next returns, which means that a notification may report drift. look reads the kernel and calls [Mark]; Follow repeats it
 // while it fails or returns true, because rows are being written. After an error of next only the timer detects drift; Follow calls next again, with back-off.
-// When next receives notifications again it returns at once, because some were lost.
+// When next can receive notifications again, it must return at once, because some may be lost.
 func Follow(ctx context.Context, health cell.Health, next func(context.Context) error, look func() (again bool, err error)) error {
 	limiter := rate.NewLimiter(rate.Every(pace), burst)
 	health.OK("listening")

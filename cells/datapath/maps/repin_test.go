@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLogFirst: a watch that fails again and again is logged once, and once more after a success.
-func TestLogFirst(t *testing.T) {
+// TestLogFirst_RepeatedErrors_AreLoggedOnce: the next error after a success is logged again.
+func TestLogFirst_RepeatedErrors_AreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	var result error

@@ -21,7 +21,7 @@ type assigned struct {
 type taken struct {
 	ids   [nodeids.Max + 1]bool
 	free  uint16                // no lower id is free, except 0
-	addrs map[netip.Addr]uint16 // ids by the addresses that the previous run left in the maps
+	addrs map[netip.Addr]uint16 // ids by the addresses that the previous run left in node_addrs
 }
 
 func newTaken(rows []*nodeids.NodeID) *taken {

@@ -46,7 +46,7 @@ type controller struct {
 	restored    bool
 	nodes       *clusternodes.Rows
 	taken       *taken                // nil: the next round processes all nodes
-	addrs       map[netip.Addr]uint16 // ids by the addresses that the previous run left in the maps
+	addrs       map[netip.Addr]uint16 // ids by the addresses that the previous run left in node_addrs
 	complete    bool                  // the table nodes was complete in the last round
 	touched     map[string]struct{}   // nodes that changed since the last round that was committed
 	released    map[string]struct{}   // removed nodes whose ids are not freed yet, and rows of reserved ids
@@ -70,7 +70,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		health.Degraded("restore ids", err)
 		return err
 	}
-	watched := []statedb.TableMeta{c.Nodes} // without the table of the collector, which begins a round only while an id is released
+	watched := []statedb.TableMeta{c.Nodes} // without the table of the collector, which begins a round only while an id is released or reserved
 	err := loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
 		if err := c.round(r.Txn, r.Changed); err != nil {
 			health.Degraded("assign ids", err)
@@ -96,15 +96,16 @@ func (c *controller) restore() error {
 	if c.restored {
 		return nil
 	}
-	addrs, err := c.Kernel.Addrs()
-	if err != nil {
+	addrs, err1 := c.Kernel.Addrs()
+	named, err2 := c.Kernel.Named()
+	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("read the ids in the maps: %w", err)
 	}
 	rows, missing, err := c.files.read(c.Log, time.Now())
 	if err != nil {
 		return err
 	}
-	for _, row := range reserve(rows, addrs) {
+	for _, row := range reserve(rows, addrs, named) {
 		rows, missing = append(rows, row), append(missing, numberOf(row.ID))
 	}
 	txn := c.DB.WriteTxn(c.Table)
@@ -159,7 +160,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 		c.without[name] = struct{}{}
 	}
 	c.touched, c.complete = map[string]struct{}{}, complete
-	if len(c.released) > 0 { // only released ids depend on the collector, which writes every few seconds
+	if len(c.released) > 0 { // nothing else depends on the collector, which writes every few seconds
 		changefeed.Watch(txn, changed, c.Flows)
 	}
 	return nil

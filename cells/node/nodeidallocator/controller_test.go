@@ -31,8 +31,8 @@ func newRig(tb testing.TB, stateDir string) *rig {
 	return newRigAfter(tb, stateDir, nil)
 }
 
-// newRigAfter returns a rig after a run that left addresses in node_addrs.
-func newRigAfter(tb testing.TB, stateDir string, left map[netip.Addr]uint16) *rig {
+// newRigAfter returns a rig after a run that left addresses in node_addrs, and entries of ipcache with the ids in named.
+func newRigAfter(tb testing.TB, stateDir string, left map[netip.Addr]uint16, named ...uint16) *rig {
 	tb.Helper()
 	db := statedb.New()
 	table, err1 := nodeids.NewTable(db)
@@ -45,7 +45,10 @@ func newRigAfter(tb testing.TB, stateDir string, left map[netip.Addr]uint16) *ri
 	complete := all.RegisterInitializer(txn, "test")
 	txn.Commit()
 	k := newFake()
-	k.named, k.addrs = map[uint16]bool{}, left
+	k.addrs = left
+	for _, id := range named {
+		k.named[id] = true
+	}
 	c := newController(params{DB: db, Log: quiet, Settings: agentconfig.Agent{StateDir: stateDir}, Table: table, Nodes: all, Flows: flows, Kernel: k})
 	require.NoError(tb, c.restore())
 	require.NoError(tb, c.subscribe())

@@ -31,9 +31,7 @@ func TestController_CollectorPasses_AreNoStall(t *testing.T) {
 		var all statedb.RWTable[*nodes.Node]
 		var ids statedb.Table[*nodeids.NodeID]
 		var flows statedb.RWTable[conntrack.Map]
-		f := newFake()
-		f.named = map[uint16]bool{}
-		h := hive.New(append(underTest(f), celltest.Infrastructure(), cell.Invoke(
+		h := hive.New(append(underTest(newFake()), celltest.Infrastructure(), cell.Invoke(
 			func(m *watchdog.Monitor, d *statedb.DB, n statedb.RWTable[*nodes.Node], i statedb.Table[*nodeids.NodeID], c statedb.RWTable[conntrack.Map]) {
 				monitor, db, all, ids, flows = m, d, n, i, c
 			}))...)

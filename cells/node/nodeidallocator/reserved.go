@@ -2,7 +2,9 @@ package nodeidallocator
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
@@ -14,14 +16,15 @@ func reservedName(id uint16) string { return fmt.Sprint("unknown:", id) }
 
 func isReserved(row *nodeids.NodeID) bool { return row.Name == reservedName(row.ID) }
 
-// reserve returns the rows that reserve the ids in node_addrs that no file has: another node with such an id would get the address of the previous node until
-// the tables are complete, and its packets would be sent there.
-func reserve(rows []*nodeids.NodeID, addrs map[netip.Addr]uint16) (reserved []*nodeids.NodeID) {
+// reserve returns the rows that reserve the ids in the maps that no file has. Another node with an id in node_addrs would get the address of the previous node
+// until the tables are complete, and its packets would be sent there. An id in named, the ids in ipcache, may be released: it has no address, and packets to the
+// pods of the previous node would be sent to the other node.
+func reserve(rows []*nodeids.NodeID, addrs map[netip.Addr]uint16, named map[uint16]bool) (reserved []*nodeids.NodeID) {
 	known := map[uint16]bool{bpf.NodeThis: true}
 	for _, row := range rows {
 		known[row.ID] = true
 	}
-	for _, id := range addrs {
+	for _, id := range slices.AppendSeq(slices.Collect(maps.Values(addrs)), maps.Keys(named)) {
 		if !known[id] && id <= nodeids.Max {
 			known[id] = true
 			reserved = append(reserved, &nodeids.NodeID{ID: id, Name: reservedName(id)})

@@ -40,7 +40,7 @@ type fakeKernel struct {
 	addrs map[netip.Addr]uint16
 }
 
-func newFake() *fakeKernel { return &fakeKernel{} }
+func newFake() *fakeKernel { return &fakeKernel{named: map[uint16]bool{}} }
 
 var errUnreadable = errors.New("maps are not open")
 
@@ -56,9 +56,12 @@ func (f *fakeKernel) Named() (map[uint16]bool, error) {
 func (f *fakeKernel) Addrs() (map[netip.Addr]uint16, error) { return f.addrs, nil }
 
 func (f *fakeKernel) command() hive.ScriptCmdOut {
-	return hive.NewScriptCmd("ipcache/names", script.Command(script.CmdUsage{Summary: "Say which ids entries of ipcache name", Args: "id..."},
+	return hive.NewScriptCmd("ipcache/names", script.Command(script.CmdUsage{Summary: "Set the ids in entries of ipcache; none: the maps cannot be read", Args: "[id...]"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
-			named := map[uint16]bool{}
+			var named map[uint16]bool
+			if len(args) > 0 {
+				named = map[uint16]bool{}
+			}
 			for _, arg := range args {
 				id, err := strconv.ParseUint(arg, 10, 16)
 				if err != nil {

@@ -2,25 +2,32 @@ package bpffs
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
-	"github.com/fsnotify/fsnotify"
-
-	"github.com/waggle-net/waggle/pkg/notify"
+	"golang.org/x/sys/unix"
 )
 
 var errNotMounted = errors.New("the BPF file system is not mounted: mount it on the directory of --bpf-root (mount -t bpf bpffs DIRECTORY), or restart the agent")
 
-// Watch detects removals of pins from a directory by any process.
+// Watch detects removals of pins from a directory by any process. It uses inotify without package fsnotify, whose newer versions do not report an unmount.
 type Watch struct {
 	dir     string
 	isBPF   func(path string) (bool, error) // [Is], except in tests
 	lost    bool                            // notifications were lost since Next last returned without an error
-	watcher *fsnotify.Watcher               // nil until the first call, and after the removal of the directory or the unmount
+	inotify *os.File                        // nil until the first call, and after the removal of the directory or the unmount
 }
+
+const (
+	// removed are the events that a watch requests.
+	removed = unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
+	// ended are the events after which a watch sends no events about the path.
+	ended = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED
+)
 
 // NewWatch returns a watch for dir. It opens nothing.
 func NewWatch(dir string) *Watch { return &Watch{dir: dir, isBPF: Is} }
@@ -29,7 +36,7 @@ func NewWatch(dir string) *Watch { return &Watch{dir: dir, isBPF: Is} }
 // exist, Next creates it and returns. While no BPF file system is mounted, Next returns an error; the first call after the mount returns at once, because
 // notifications were lost. When ctx ends, Next closes the watch.
 func (w *Watch) Next(ctx context.Context) error {
-	if w.watcher == nil {
+	if w.inotify == nil {
 		fresh, err := w.open()
 		if err != nil {
 			w.lost = true
@@ -40,28 +47,34 @@ func (w *Watch) Next(ctx context.Context) error {
 			return nil
 		}
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			w.close()
-			return nil
-		case event := <-w.watcher.Events:
-			if event.Op == 0 { // IN_UNMOUNT, for which the library has no operation; the kernel has removed the watch
-				w.close()
-				w.lost = true
-				return nil
-			}
-			if !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Rename) {
-				continue
-			}
-			if event.Name == w.dir {
-				w.close()
-			}
-			return nil
-		case <-w.watcher.Errors: // an overrun: any entry may be removed
-			return nil
-		}
+	events, err := w.read(ctx)
+	if ctx.Err() != nil {
+		w.close()
+		return nil
 	}
+	if err != nil || events&ended != 0 {
+		w.close()
+		w.lost = true
+	}
+	return err // without an error, a pin is removed, or any may be because the queue of the watch was full
+}
+
+// read waits for events and returns their bits.
+func (w *Watch) read(ctx context.Context) (events uint32, err error) {
+	// A deadline ends the read. After a close, the read would wait until the kernel has freed the watch.
+	f := w.inotify
+	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })()
+	var buf [4096]byte
+	n, err := f.Read(buf[:])
+	if err != nil {
+		return 0, fmt.Errorf("read removals of pins in %s: %w", w.dir, err)
+	}
+	for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+		events |= binary.NativeEndian.Uint32(b[4:]) // the mask, after the number of the watch
+		name := int(binary.NativeEndian.Uint32(b[12:]))
+		b = b[min(unix.SizeofInotifyEvent+name, len(b)):]
+	}
+	return events, nil
 }
 
 // open starts to watch the directory, and reports whether it had to create it.
@@ -75,15 +88,15 @@ func (w *Watch) open() (fresh bool, err error) {
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
 		return false, err
 	}
-	watcher, err := fsnotify.NewWatcher()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return false, err
+		return false, os.NewSyscallError("inotify_init1", err)
 	}
-	if err := watcher.Add(w.dir); err != nil {
-		notify.Close(watcher)
-		return false, err
+	w.inotify = os.NewFile(uintptr(fd), "inotify")
+	if _, err := unix.InotifyAddWatch(fd, w.dir, removed|unix.IN_ONLYDIR); err != nil {
+		w.close()
+		return false, os.NewSyscallError("inotify_add_watch", err)
 	}
-	w.watcher = watcher
 	return fresh, nil
 }
 
@@ -101,7 +114,9 @@ func (w *Watch) checkMount() error {
 	return err
 }
 
+// close does not wait until the kernel has freed the watch, which may take seconds; see [github.com/waggle-net/waggle/pkg/notify.Close].
 func (w *Watch) close() {
-	notify.Close(w.watcher)
-	w.watcher = nil
+	f := w.inotify
+	go func() { _ = f.Close() }()
+	w.inotify = nil
 }

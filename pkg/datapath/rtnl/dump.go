@@ -61,14 +61,24 @@ func (h *Handle) Routes() ([]netlink.Route, error) {
 // controls may have millions. It may call do several times with one route.
 func (h *Handle) EachRoute(link int, do func(netlink.Route) (more bool)) error {
 	filter := &netlink.Route{LinkIndex: link, Table: unix.RT_TABLE_UNSPEC}
+	return eachRoute(func(family int, do func(netlink.Route) bool) error {
+		return h.Handle.RouteListFilteredIter(family, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE, do)
+	}, do)
+}
+
+// eachRoute calls do with the routes of both families from dump, until do returns false.
+func eachRoute(dump func(family int, do func(netlink.Route) bool) error, do func(netlink.Route) (more bool)) error {
 	_, err := retry("routes", func() ([]netlink.Route, error) {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			more := true
-			err := h.Handle.RouteListFilteredIter(family, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+			err := dump(family, func(r netlink.Route) bool {
 				more = do(r)
 				return more
 			})
-			if err != nil || !more {
+			if !more {
+				return nil, nil // an interruption is irrelevant to a search that has ended
+			}
+			if err != nil {
 				return nil, err
 			}
 		}
