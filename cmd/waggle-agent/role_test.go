@@ -45,7 +45,7 @@ func TestRole_HasItsOwnFlags(t *testing.T) {
 		"both in the environment":  {[]string{"hive"}, []string{"WAGGLE_CLUSTER_POOL_IPV4_MASK_SIZE=25"}, 0, "endpoint-manager", "WAGGLE_"},
 		"after an unknown flag":    {[]string{"--debug", "hive", "--role", "cluster", api}, nil, 0, "leader-election", "endpoint-manager"},
 		"help of the cluster role": {[]string{"--role=cluster", "--help"}, nil, 0, "--cluster-pool-ipv4-cidr", "--bpf-root"},
-		"help of the node role":    {[]string{"--help"}, nil, 0, "--bpf-root", "--cluster-pool-ipv4-cidr"},
+		"help of the node role":    {[]string{"--help"}, nil, 0, "--bpf-root", "--cluster-pool-ipv4-mask-size"},
 		"unknown role":             {[]string{"hive", "--role=queen"}, nil, 1, `--role="queen": use node or cluster`, "Cells"},
 		"unknown role in a file":   {[]string{"hive"}, []string{"WAGGLE_ROLE=queen"}, 1, `--role="queen" from WAGGLE_ROLE: use node or cluster`, "Cells"},
 		"flag of the other role":   {[]string{"hive", "--cluster-pool-ipv4-mask-size=25"}, nil, 1, "--cluster-pool-ipv4-mask-size is an option of --role=cluster", "Cells"},

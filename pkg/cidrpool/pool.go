@@ -47,6 +47,18 @@ func New(cidrs []netip.Prefix, size int) (Pool, error) {
 	return p, nil
 }
 
+// Parse returns the CIDRs of a flag. The length in bits of their addresses is 32 or 128.
+func Parse(texts []string, bits int) (cidrs []netip.Prefix, err error) {
+	for _, text := range texts {
+		cidr, err := netip.ParsePrefix(text)
+		if err != nil || cidr.Addr().BitLen() != bits {
+			return nil, fmt.Errorf("%q is not a CIDR of this family", text)
+		}
+		cidrs = append(cidrs, cidr)
+	}
+	return cidrs, nil
+}
+
 // CIDRs returns the CIDRs of the pool. The caller must not change them.
 func (p Pool) CIDRs() []netip.Prefix { return p.cidrs }
 

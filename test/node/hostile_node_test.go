@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -16,21 +17,25 @@ import (
 // keep their pods apart, and the pods of claimed ranges are neither the world nor masqueraded, and have a Service.
 func TestPrivilegedNative_HostileNode(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
-	claimAll(t, all)
-	policiesBetweenNodes(t, all)
-	podsOfClaims(t, all)
+	forEachIPAM(t, func(t *testing.T, ipam string) {
+		all := startKubeClusterWith(t, ipam, 2, "--routing-mode=native", "--auto-direct-node-routes")
+		claimAll(t, all, ipam)
+		policiesBetweenNodes(t, all)
+		podsOfClaims(t, all)
+	})
 }
 
 func TestPrivilegedTunnel_HostileNode(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
-	for _, n := range all {
-		awaitTunnel(t, n.Node, 2)
-	}
-	claimAll(t, all)
-	policiesBetweenNodes(t, all)
-	podsOfClaims(t, all)
+	forEachIPAM(t, func(t *testing.T, ipam string) {
+		all := startKubeClusterWith(t, ipam, 2, "--routing-mode=tunnel")
+		for _, n := range all {
+			awaitTunnel(t, n.Node, 2)
+		}
+		claimAll(t, all, ipam)
+		policiesBetweenNodes(t, all)
+		podsOfClaims(t, all)
+	})
 }
 
 // podsOfClaims tests pods in the ranges that the hostile node claims: neither of the two nodes treats a pod of the other one as the entity world, packets
@@ -40,7 +45,7 @@ func podsOfClaims(t *testing.T, all []kubeNode) {
 	one, two := all[0], all[1]
 	onTwo := newNodePair(t, two, one)
 	one.awaitRow(t, "policies", "default/worldly")
-	onOne := nodePair{one, two, one.startPod(t, "worldly-too", map[string]string{"app": "worldly"})}
+	onOne := nodePair{near: one, far: two, worldly: one.startPod(t, "worldly-too", map[string]string{"app": "worldly"})}
 	first := one.startPod(t, "first", map[string]string{"app": "open"})
 	second := two.startPod(t, "second", map[string]string{"app": "open"})
 	neighbour := two.startPod(t, "neighbour", map[string]string{"app": "open"})
@@ -68,8 +73,9 @@ func podsOfClaims(t *testing.T, all []kubeNode) {
 	}
 }
 
-// claimAll creates the objects of a hostile node and its pods, and waits until all nodes have read them.
-func claimAll(t *testing.T, all []kubeNode) {
+// claimAll creates the objects of a hostile node and its pods, and waits until all nodes have read them. With --ipam=cluster-pool an admission policy prevents
+// agents from writing ranges, so the CiliumNode has only the range of the cluster role.
+func claimAll(t *testing.T, all []kubeNode, ipam string) {
 	t.Helper()
 	const name = "a-hostile-node"
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-" + name}, Spec: corev1.NodeSpec{PodCIDR: "10.66.0.0/24", PodCIDRs: []string{"10.66.0.0/24"}}}
@@ -98,6 +104,11 @@ func claimAll(t *testing.T, all []kubeNode) {
 			claims.Spec.IPAM.PodCIDRs = append(claims.Spec.IPAM.PodCIDRs, netip.PrefixFrom(addr, addr.BitLen()).String())
 		}
 	}
+	refused := "10.0.0.0/8: lies in no pod range of its Node"
+	if ipam == agentconfig.IPAMClusterPool {
+		claims.Spec.IPAM.PodCIDRs, object.Spec = object.Spec.PodCIDRs, corev1.NodeSpec{}
+		refused = "lies in a range of pods of node " + all[0].Name()
+	}
 	all[0].server.Put(object, claims)
 	for i, pair := range pods {
 		all[0].server.Put(&ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("claims-", i), Labels: map[string]string{ciliumv2.NodeLabel: name}},
@@ -105,7 +116,7 @@ func claimAll(t *testing.T, all []kubeNode) {
 				Networking: &ciliumv2.EndpointNetworking{Addressing: []ciliumv2.AddressPair{pair}, Node: "198.51.100.66"}}})
 	}
 	for _, n := range all {
-		n.awaitRow(t, "nodes", "10.0.0.0/8: lies in no pod range of its Node")
+		n.awaitRow(t, "nodes", refused)
 		n.awaitRow(t, "refused-claims", "outside-cidrs")
 	}
 }

@@ -18,21 +18,26 @@ import (
 type nodePair struct {
 	near, far kubeNode
 	worldly   *nodekit.Pod // of the near node; it exchanges packets with the entity world only
+	ipam      string       // source of the ranges of the nodes
 }
 
-func startNativePair(t *testing.T) nodePair {
+func startNativePair(t *testing.T, ipam string) nodePair {
 	t.Helper()
-	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
-	return newNodePair(t, all[0], all[1])
+	all := startKubeClusterWith(t, ipam, 2, "--routing-mode=native", "--auto-direct-node-routes")
+	p := newNodePair(t, all[0], all[1])
+	p.ipam = ipam
+	return p
 }
 
-func startTunnelPair(t *testing.T) nodePair {
+func startTunnelPair(t *testing.T, ipam string) nodePair {
 	t.Helper()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
+	all := startKubeClusterWith(t, ipam, 2, "--routing-mode=tunnel")
 	for _, n := range all {
 		awaitTunnel(t, n.Node, 2)
 	}
-	return newNodePair(t, all[0], all[1])
+	p := newNodePair(t, all[0], all[1])
+	p.ipam = ipam
+	return p
 }
 
 func newNodePair(t *testing.T, near, far kubeNode) nodePair {
@@ -40,7 +45,7 @@ func newNodePair(t *testing.T, near, far kubeNode) nodePair {
 	near.server.Put(&ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "worldly"}, Spec: json.RawMessage(
 		`{"endpointSelector": {"matchLabels": {"app": "worldly"}}, "ingress": [{"fromEntities": ["world"]}], "egress": [{"toEntities": ["world"]}]}`)})
 	near.awaitRow(t, "policies", "default/worldly")
-	return nodePair{near, far, near.startPod(t, "worldly", map[string]string{"app": "worldly"})}
+	return nodePair{near: near, far: far, worldly: near.startPod(t, "worldly", map[string]string{"app": "worldly"})}
 }
 
 // awaitFormer waits until the near node has the ranges with which the far node started as former ranges.

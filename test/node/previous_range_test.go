@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -17,12 +18,12 @@ import (
 // range are added. When the last pod of the previous range is deleted, the node no longer has that range.
 func TestPrivilegedNative_PodsOfPreviousRange(t *testing.T) {
 	t.Parallel()
-	podsOfPreviousRange(t, startNativePair(t))
+	forEachIPAM(t, func(t *testing.T, ipam string) { podsOfPreviousRange(t, startNativePair(t, ipam)) })
 }
 
 func TestPrivilegedTunnel_PodsOfPreviousRange(t *testing.T) {
 	t.Parallel()
-	podsOfPreviousRange(t, startTunnelPair(t))
+	forEachIPAM(t, func(t *testing.T, ipam string) { podsOfPreviousRange(t, startTunnelPair(t, ipam)) })
 }
 
 func podsOfPreviousRange(t *testing.T, p nodePair) {
@@ -48,12 +49,21 @@ func podsOfPreviousRange(t *testing.T, p nodePair) {
 	}
 	t.Run("before", verdicts)
 
-	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: two.Name(), UID: "another"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.99.0.0/24", "fd00:99::/64"}}}
+	ranges := []string{"10.99.0.0/24", "fd00:99::/64"}
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: two.Name(), UID: "another"}, Spec: corev1.NodeSpec{PodCIDRs: ranges}}
 	for _, family := range families {
 		object.Status.Addresses = append(object.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: two.UplinkAddr(family.ipv6).String()})
 	}
-	two.server.Put(object)
-	if err := errors.Join(two.StopAgent(t.Context()), two.StartAgent()); err != nil {
+	if p.ipam == agentconfig.IPAMKubernetes {
+		two.server.Put(object)
+	}
+	if err := two.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p.ipam == agentconfig.IPAMClusterPool { // while the agent does not write the CiliumNode
+		two.putRanges(ranges...)
+	}
+	if err := two.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
 	waitReady(t, two.Node)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -20,12 +21,12 @@ import (
 // them keep the addresses of pods. The node joins again.
 func TestPrivilegedNative_PodsOfRemovedNode(t *testing.T) {
 	t.Parallel()
-	podsOfRemovedNode(t, startNativePair(t))
+	forEachIPAM(t, func(t *testing.T, ipam string) { podsOfRemovedNode(t, startNativePair(t, ipam)) })
 }
 
 func TestPrivilegedTunnel_PodsOfRemovedNode(t *testing.T) {
 	t.Parallel()
-	podsOfRemovedNode(t, startTunnelPair(t))
+	forEachIPAM(t, func(t *testing.T, ipam string) { podsOfRemovedNode(t, startTunnelPair(t, ipam)) })
 }
 
 func podsOfRemovedNode(t *testing.T, p nodePair) {
@@ -72,7 +73,9 @@ func podsOfRemovedNode(t *testing.T, p nodePair) {
 	former()
 	t.Run("the agent has restarted", verdicts)
 
-	two.putNode(two.UplinkAddr(false), two.UplinkAddr(true))
+	if two.putNode(two.UplinkAddr(false), two.UplinkAddr(true)); p.ipam == agentconfig.IPAMClusterPool {
+		two.putRanges(two.PodRanges()...)
+	}
 	if err := two.StartAgent(); err != nil {
 		t.Fatal(err)
 	}

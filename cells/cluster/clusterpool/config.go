@@ -3,7 +3,6 @@ package clusterpool
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/spf13/pflag"
 
@@ -25,16 +24,24 @@ type Config struct {
 // DefaultConfig shares the defaults of the flags that the node role also has.
 var DefaultConfig = Config{
 	EnableIPv4: agentconfig.DefaultFlags.EnableIPv4, EnableIPv6: agentconfig.DefaultFlags.EnableIPv6, IPAM: agentconfig.DefaultFlags.IPAM,
-	IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24, IPv6CIDR: []string{"fd00::/104"}, IPv6Size: 120,
+	IPv4Size: 24, IPv6Size: 120,
 }
+
+// The default pools. They are not defaults of the flags, because agents have the same flags and do not consider a pool that is not configured.
+const (
+	defaultIPv4CIDR = "10.0.0.0/8"
+	defaultIPv6CIDR = "fd00::/104"
+)
 
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-ipv4", c.EnableIPv4, "Give pods IPv4 addresses")
 	flags.Bool("enable-ipv6", c.EnableIPv6, "Give pods IPv6 addresses")
 	flags.String("ipam", c.IPAM, "Source of the pod CIDRs of this node: kubernetes (its Node) or cluster-pool (its CiliumNode)")
-	flags.StringSlice("cluster-pool-ipv4-cidr", c.IPv4CIDR, "IPv4 CIDRs from which the CIDRs of nodes are allocated with --ipam=cluster-pool, in this order")
+	flags.StringSlice("cluster-pool-ipv4-cidr", c.IPv4CIDR, "IPv4 CIDRs from which --ipam=cluster-pool allocates the CIDRs of nodes, in this order; "+
+		"default: "+defaultIPv4CIDR+". If set, they must contain only pods")
 	flags.Int("cluster-pool-ipv4-mask-size", c.IPv4Size, "Prefix length of a node's IPv4 CIDR from the cluster pool")
-	flags.StringSlice("cluster-pool-ipv6-cidr", c.IPv6CIDR, "IPv6 CIDRs from which the CIDRs of nodes are allocated with --ipam=cluster-pool, in this order")
+	flags.StringSlice("cluster-pool-ipv6-cidr", c.IPv6CIDR, "IPv6 CIDRs from which --ipam=cluster-pool allocates the CIDRs of nodes, in this order; "+
+		"default: "+defaultIPv6CIDR+". If set, they must contain only pods")
 	flags.Int("cluster-pool-ipv6-mask-size", c.IPv6Size, "Prefix length of a node's IPv6 CIDR from the cluster pool")
 }
 
@@ -62,13 +69,17 @@ func newSettings(c Config) (settings, error) {
 		enabled bool
 		name    string
 		cidrs   []string
+		initial string
 		size    int
 		bits    int
-	}{{c.EnableIPv4, "ipv4", c.IPv4CIDR, c.IPv4Size, 32}, {c.EnableIPv6, "ipv6", c.IPv6CIDR, c.IPv6Size, 128}} {
+	}{{c.EnableIPv4, "ipv4", c.IPv4CIDR, defaultIPv4CIDR, c.IPv4Size, 32}, {c.EnableIPv6, "ipv6", c.IPv6CIDR, defaultIPv6CIDR, c.IPv6Size, 128}} {
 		if !f.enabled {
 			continue
 		}
 		flag := "--cluster-pool-" + f.name + "-cidr"
+		if len(f.cidrs) == 0 {
+			f.cidrs = []string{f.initial}
+		}
 		pool, err := newPool(f.cidrs, f.size, f.bits)
 		if err != nil {
 			return settings{}, fmt.Errorf("%s with --cluster-pool-%s-mask-size=%d: %w", flag, f.name, f.size, err)
@@ -79,13 +90,9 @@ func newSettings(c Config) (settings, error) {
 }
 
 func newPool(texts []string, size, bits int) (cidrpool.Pool, error) {
-	var cidrs []netip.Prefix
-	for _, text := range texts {
-		cidr, err := netip.ParsePrefix(text)
-		if err != nil || cidr.Addr().BitLen() != bits {
-			return cidrpool.Pool{}, fmt.Errorf("%q is not a CIDR of this family", text)
-		}
-		cidrs = append(cidrs, cidr)
+	cidrs, err := cidrpool.Parse(texts, bits)
+	if err != nil {
+		return cidrpool.Pool{}, err
 	}
 	return cidrpool.New(cidrs, size)
 }

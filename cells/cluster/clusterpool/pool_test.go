@@ -327,10 +327,9 @@ func TestNewSettings_Rejects(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"--cluster-pool-ipv4-cidr with --cluster-pool-ipv4-mask-size=24: \"fd00::/8\"": func(c *Config) { c.IPv4CIDR = []string{"fd00::/8"} },
 		"--cluster-pool-ipv6-cidr with --cluster-pool-ipv6-mask-size=64":               func(c *Config) { c.IPv6Size = 64 },
-		"--ipam=\"crd\"":        func(c *Config) { c.IPAM = "crd" },
-		"both false":            func(c *Config) { c.EnableIPv4, c.EnableIPv6 = false, false },
-		"no CIDR is configured": func(c *Config) { c.IPv4CIDR = nil },
-		"--cluster-pool-ipv4-":  func(c *Config) { c.IPv4CIDR = []string{"10.0.0.0"} },
+		"--ipam=\"crd\"":       func(c *Config) { c.IPAM = "crd" },
+		"both false":           func(c *Config) { c.EnableIPv4, c.EnableIPv6 = false, false },
+		"--cluster-pool-ipv4-": func(c *Config) { c.IPv4CIDR = []string{"10.0.0.0"} },
 	} {
 		c := DefaultConfig
 		change(&c)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -19,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -49,9 +51,11 @@ type controller struct {
 	Attachments statedb.Table[*attachments.Attachment]
 	Tests       statedb.Table[*pathtests.Test]
 	Slots       statedb.Table[*nodeslots.Slot]
+	Services    statedb.Table[*k8s.Service]
 	IPCache     ipcache.Writer
 	Sysctls     sysctls.Writer
 	Probe       bpf.EncapProbe
+	Pools       pools
 }
 
 func registerController(jobs job.Group, c controller) {
@@ -79,26 +83,48 @@ func (c *controller) disable(ctx context.Context, health cell.Health, all *range
 		return err
 	}
 	defer all.rows.Close()
-	return loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Nodes}, Pause: settle}, func(r *loop.Round) error {
-		c.claim(r, all)
-		health.OK("disabled: --routing-mode=" + agentconfig.RoutingNative)
+	watched := []statedb.TableMeta{c.Nodes, c.LocalNode}
+	return loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
+		_, unclaimed := c.claim(r, c.self(r), all)
+		health.OK("disabled: --routing-mode=" + agentconfig.RoutingNative + unclaimed)
 		return nil
 	})
 }
 
-// claim claims the pod ranges of other nodes as of a snapshot. It reports whether all nodes are known.
-func (c *controller) claim(r *loop.Round, all *ranges) (known bool) {
+// claim claims the pod ranges of other nodes and the cluster pool, as of a snapshot. It reports whether all nodes are known, and describes the CIDRs of the pool
+// that are not claimed; empty without one.
+func (c *controller) claim(r *loop.Round, self *localnode.LocalNode, all *ranges) (known bool, unclaimed string) {
 	known = r.Complete(c.Nodes)
-	put, remove := all.upTo(r.Txn, r.Changed)
-	c.IPCache.Update(owner, put, remove, known)
-	return known
+	ofPods, others := c.pool(r, self)
+	put, remove := all.upTo(r.Txn, r.Changed, ofPods)
+	c.IPCache.Update(owner, put, remove, known && len(ofPods)+len(others) == len(c.Pools)) // until then the claims of the previous run stay
+	if len(others) > 0 {
+		unclaimed = fmt.Sprintf("; not only of pods: %v of the cluster pool, with addresses of this node or of Services", others)
+	}
+	return known, unclaimed
+}
+
+// pool splits the CIDRs of the cluster pool as [pools.split] does. If another program serves Services, policies evaluate their addresses; the address of the API
+// server's Service, which every cluster has, tells where they are.
+func (c *controller) pool(r *loop.Round, self *localnode.LocalNode) (ofPods, others []netip.Prefix) {
+	var services []netip.Addr
+	if len(c.Pools) > 0 && !c.Agent.KubeProxyReplacement {
+		s, found := loop.Get(r, c.Services, k8s.ServiceByName("default/kubernetes"))
+		if !r.Complete(c.Services) {
+			return nil, nil
+		}
+		if found {
+			services = s.ClusterIPs
+		}
+	}
+	return c.Pools.split(self, r.Complete(c.LocalNode), services)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, done func(statedb.WriteTxn)) error {
 	watched := []statedb.TableMeta{c.Nodes, c.LocalNode} // of the other tables only single rows begin a round
 	err := loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
-		known := c.claim(r, all)
 		self := c.self(r)
+		known, unclaimed := c.claim(r, self, all)
 		want, exists := c.desired(r, self)
 		pair := c.checksums(r, want)
 		problems := all.problems()
@@ -130,7 +156,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 		if err != nil {
 			return err
 		}
-		report(health, waiting, all.reached, problems, c.Probe())
+		report(health, waiting, all.reached, problems, c.Probe().String()+unclaimed)
 		return nil
 	})
 	if err == nil {
@@ -222,7 +248,7 @@ func (c *controller) has(want *overlays.Overlay) bool {
 	return found && old.Equal(want)
 }
 
-func report(health cell.Health, waiting string, reached int, problems []error, support bpf.EncapSupport) {
+func report(health cell.Health, waiting string, reached int, problems []error, support string) {
 	if waiting != "" {
 		health.Degraded(waiting, errors.Join(problems...))
 		return

@@ -24,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -271,6 +272,11 @@ func newSlots(db *statedb.DB) (statedb.RWTable[*nodeslots.Slot], hive.ScriptCmdO
 	return completedBy(db, nodeslots.NewTable, "slots/complete")
 }
 
+// newLocalNode creates the table of this node, which a script completes.
+func newLocalNode(db *statedb.DB) (statedb.RWTable[*localnode.LocalNode], hive.ScriptCmdOut, error) {
+	return completedBy(db, localnode.NewTable, "local-node/complete")
+}
+
 // completedBy creates a table that a command initializes.
 func completedBy[R any](db *statedb.DB, newTable func(*statedb.DB) (statedb.RWTable[R], error), command string) (statedb.RWTable[R], hive.ScriptCmdOut, error) {
 	table, err := newTable(db)
@@ -302,10 +308,11 @@ func underTest() []cell.Cell {
 		cell.Provide(
 			newNodes, statedb.RWTable[*nodes.Node].ToTable,
 			devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
-			localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+			newLocalNode, statedb.RWTable[*localnode.LocalNode].ToTable,
 			mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
 			attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 			pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
+			k8s.NewServiceTable, statedb.RWTable[*k8s.Service].ToTable,
 			newSlots, statedb.RWTable[*nodeslots.Slot].ToTable,
 			func() ipcache.Writer { return c },
 			func() sysctls.Writer { return settingsWriter{c} },

@@ -15,7 +15,7 @@ import (
 )
 
 // ranges follows the pod ranges of other nodes. A pod address without a more specific claim has the identity unknown: no policy treats it as the world, and
-// packets to it are not masqueraded. With a tunnel the claim names the node behind which the address is; pods of a node without an address for the tunnel are
+// packets to it are not masqueraded. The same holds for the CIDRs of the cluster pool, from which nodes that this agent does not know yet have their ranges. With a tunnel the claim names the node behind which the address is; pods of a node without an address for the tunnel are
 // unknown as well, but not reachable. Every claim to a single address has precedence over the ranges.
 type ranges struct {
 	agent     agentconfig.Agent
@@ -24,6 +24,7 @@ type ranges struct {
 	names     clusternodes.Names
 	reached   int              // number of ranges of nodes with an address
 	unreached map[string]error // nodes without an address, by name
+	pools     []netip.Prefix   // CIDRs that only pods have, see [pools.split]
 }
 
 // followRanges starts without nodes: the first [ranges.upTo] adds all existing nodes.
@@ -37,8 +38,8 @@ func followRanges(db *statedb.DB, a agentconfig.Agent, table statedb.Table[*node
 	return &ranges{agent: a, rows: rows, unreached: map[string]error{}}, nil
 }
 
-// upTo applies the changes up to a snapshot, and returns the changed claims to ranges.
-func (r *ranges) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (put []ipcache.Claim, remove []netip.Prefix) {
+// upTo applies the changes up to a snapshot and the CIDRs that only pods have, and returns the changed claims.
+func (r *ranges) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet, pools []netip.Prefix) (put []ipcache.Claim, remove []netip.Prefix) {
 	touched := map[netip.Prefix]struct{}{}
 	r.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
 		if before != nil {
@@ -48,16 +49,23 @@ func (r *ranges) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (put []ipc
 			r.join(after, touched)
 		}
 	})
-	for p := range touched {
-		if names := r.names.Of(p); len(names) > 0 {
-			claim := ipcache.Claim{Prefix: p, Source: ipcache.SourceGenerated}
-			if r.agent.Tunnel() {
-				claim.Node = names[len(names)-1]
-			}
-			put = append(put, claim)
-		} else {
-			remove = append(remove, p)
+	if !slices.Equal(r.pools, pools) {
+		for _, p := range slices.Concat(r.pools, pools) {
+			touched[p] = struct{}{}
 		}
+		r.pools = pools
+	}
+	for p := range touched {
+		names := r.names.Of(p)
+		if len(names) == 0 && !slices.Contains(pools, p) {
+			remove = append(remove, p)
+			continue
+		}
+		claim := ipcache.Claim{Prefix: p, Source: ipcache.SourceGenerated}
+		if r.agent.Tunnel() && len(names) > 0 {
+			claim.Node = names[len(names)-1]
+		}
+		put = append(put, claim)
 	}
 	return put, remove
 }

@@ -20,6 +20,7 @@ type rangesRig struct {
 	db     *statedb.DB
 	table  statedb.RWTable[*nodes.Node]
 	claims map[netip.Prefix]ipcache.Claim
+	pool   []netip.Prefix
 }
 
 func newRangesRig(tb testing.TB) *rangesRig {
@@ -30,7 +31,7 @@ func newRangesRig(tb testing.TB) *rangesRig {
 	r, err := followRanges(db, agentconfig.Agent{EnableIPv4: true, UnderlayIPv6: false, TunnelPort: 8472}, table)
 	require.NoError(tb, err)
 	tb.Cleanup(r.rows.Close)
-	return &rangesRig{r, db, table, map[netip.Prefix]ipcache.Claim{}}
+	return &rangesRig{ranges: r, db: db, table: table, claims: map[netip.Prefix]ipcache.Claim{}}
 }
 
 func (r *rangesRig) write(tb testing.TB, n *nodes.Node, deleted bool) {
@@ -46,7 +47,7 @@ func (r *rangesRig) write(tb testing.TB, n *nodes.Node, deleted bool) {
 }
 
 func (r *rangesRig) round() {
-	put, remove := r.upTo(r.db.ReadTxn(), statedb.NewWatchSet())
+	put, remove := r.upTo(r.db.ReadTxn(), statedb.NewWatchSet(), r.pool)
 	for _, p := range remove {
 		delete(r.claims, p)
 	}
@@ -55,7 +56,7 @@ func (r *rangesRig) round() {
 	}
 }
 
-// TestRanges_MatchFullRead randomly changes the rows of a few nodes with a few ranges.
+// TestRanges_MatchFullRead randomly changes the rows of a few nodes with a few ranges, and the cluster pool.
 func TestRanges_MatchFullRead(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -74,11 +75,22 @@ func TestRanges_MatchFullRead(t *testing.T) {
 			n.Addresses = []nodes.Address{{Type: nodes.InternalIP, Addr: netip.MustParseAddr(text)}}
 		}
 		r.write(t, n, random.IntN(4) == 0)
+		if random.IntN(8) == 0 {
+			r.pool = nil
+			for _, text := range []string{"10.0.0.0/8", "10.1.0.0/24", "fd00::/16"} {
+				if random.IntN(2) == 0 {
+					r.pool = append(r.pool, netip.MustParsePrefix(text))
+				}
+			}
+		}
 		if random.IntN(4) == 0 {
 			continue // several changes in one round
 		}
 		r.round()
 		want, self, reached, unreached := map[netip.Prefix]ipcache.Claim{}, (*nodes.Node)(nil), 0, 0
+		for _, p := range r.pool {
+			want[p] = ipcache.Claim{Prefix: p, Source: ipcache.SourceGenerated}
+		}
 		for n := range r.table.All(r.db.ReadTxn()) {
 			if n.Source == nodes.Local {
 				self = n

@@ -79,37 +79,6 @@ func TestTester_Direct_FaultsChangeTheMode(t *testing.T) {
 	})
 }
 
-// A fault of the direct path is named within 30 s of a join, with and without a tunnel beside it. The end of the fault is noticed.
-func TestTester_Join_NotDirectIsNamedWithin30s(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		mode  func(*agentconfig.Agent)
-		fault wrong
-	}{"native": {native, wrong{silent: true}}, "hybrid": {hybrid, wrong{past: true}}} {
-		for _, number := range []int{1, 3, 5000} {
-			synctest.Test(t, func(t *testing.T) {
-				const joining = 8
-				r := start(t, number, c.mode)
-				time.Sleep(time.Minute)
-				for i := number; i < number+joining; i++ {
-					r.net.set(inner(i), c.fault)
-					r.join(t, i)
-				}
-				time.Sleep(named)
-				for i := number; i < number+joining; i++ {
-					if got := r.path(i).Text(); got != "not-direct" {
-						t.Errorf("%s, %d nodes: the path to %s is %q %v after a join, want not-direct", name, number, nameOf(i), got, named)
-					}
-					r.net.set(inner(i), wrong{})
-				}
-				for i := number; i < number+joining; i++ {
-					r.await(t, i, "ok")
-				}
-			})
-		}
-	}
-}
-
 // Each failure within an hour of the previous recovery doubles the number of tests that must pass, up to a limit. An hour without a failure resets it.
 func TestAfterDirect_Relapses(t *testing.T) {
 	t.Parallel()

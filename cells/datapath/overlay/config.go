@@ -1,0 +1,74 @@
+package overlay
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/cidrpool"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+)
+
+// Config configures the CIDRs from which pods of all nodes have their addresses. The cluster role, which allocates them, has the same flags.
+type Config struct {
+	IPv4CIDR []string `mapstructure:"cluster-pool-ipv4-cidr"`
+	IPv6CIDR []string `mapstructure:"cluster-pool-ipv6-cidr"`
+}
+
+// DefaultConfig has no CIDRs: the default pool of the cluster role contains addresses of machines in many networks, so an agent considers only a configured one.
+var DefaultConfig = Config{}
+
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.StringSlice("cluster-pool-ipv4-cidr", c.IPv4CIDR, "IPv4 CIDRs from which --ipam=cluster-pool allocates the CIDRs of nodes, in this order; "+
+		"default: 10.0.0.0/8. If set, they must contain only pods")
+	flags.StringSlice("cluster-pool-ipv6-cidr", c.IPv6CIDR, "IPv6 CIDRs from which --ipam=cluster-pool allocates the CIDRs of nodes, in this order; "+
+		"default: fd00::/104. If set, they must contain only pods")
+}
+
+// pools has the configured CIDRs of the enabled families; none with another IPAM mode.
+type pools []netip.Prefix
+
+func newPools(c Config, a agentconfig.Agent) (p pools, err error) {
+	if a.IPAM != agentconfig.IPAMClusterPool {
+		return nil, nil
+	}
+	for _, f := range []struct {
+		enabled bool
+		flag    string
+		texts   []string
+		bits    int
+	}{{a.EnableIPv4, "cluster-pool-ipv4-cidr", c.IPv4CIDR, 32}, {a.EnableIPv6, "cluster-pool-ipv6-cidr", c.IPv6CIDR, 128}} {
+		if !f.enabled {
+			continue
+		}
+		cidrs, err := cidrpool.Parse(f.texts, f.bits)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", f.flag, err)
+		}
+		for _, cidr := range cidrs {
+			p = append(p, cidr.Masked())
+		}
+	}
+	return p, nil
+}
+
+// split returns the CIDRs that only pods have, and the others: CIDRs that contain the address of this node also contain other machines, and those that contain an
+// address of services also contain other services. A CIDR is in neither list until the node's address is known, or the row is final without one.
+func (p pools) split(self *localnode.LocalNode, final bool, services []netip.Addr) (ofPods, others []netip.Prefix) {
+	for _, cidr := range p {
+		addr := self.IPv4.NodeIP
+		if cidr.Addr().Is6() {
+			addr = self.IPv6.NodeIP
+		}
+		switch {
+		case addr.IsValid() && cidr.Contains(addr) || slices.ContainsFunc(services, cidr.Contains):
+			others = append(others, cidr)
+		case addr.IsValid() || final:
+			ofPods = append(ofPods, cidr)
+		}
+	}
+	return ofPods, others
+}
