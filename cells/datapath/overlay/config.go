@@ -28,8 +28,11 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"default: fd00::/104. If set, they must contain only pods")
 }
 
-// pools has the configured CIDRs of the enabled families; none with another IPAM mode.
+// pools has the configured CIDRs of the enabled families; none with another IPAM mode. The default IPv4 pool is never included: ConfigMaps of Cilium name it, and
+// machines of many networks have addresses in it.
 type pools []netip.Prefix
+
+var defaultIPv4 = netip.MustParsePrefix("10.0.0.0/8")
 
 func newPools(c Config, a agentconfig.Agent) (p pools, err error) {
 	if a.IPAM != agentconfig.IPAMClusterPool {
@@ -49,7 +52,9 @@ func newPools(c Config, a agentconfig.Agent) (p pools, err error) {
 			return nil, fmt.Errorf("--%s: %w", f.flag, err)
 		}
 		for _, cidr := range cidrs {
-			p = append(p, cidr.Masked())
+			if cidr = cidr.Masked(); cidr != defaultIPv4 {
+				p = append(p, cidr)
+			}
 		}
 	}
 	return p, nil

@@ -20,12 +20,12 @@ func TestNewPools_Rejects(t *testing.T) {
 	}
 }
 
-// TestNewPools_EnabledFamilies checks that CIDRs of a disabled family are ignored, as the cluster role ignores them.
+// TestNewPools_EnabledFamilies checks that CIDRs of a disabled family are ignored, as the cluster role ignores them, and so is the default pool.
 func TestNewPools_EnabledFamilies(t *testing.T) {
 	t.Parallel()
-	have, err := newPools(Config{IPv4CIDR: []string{"10.1.2.3/8", "10.64.0.0/10"}, IPv6CIDR: []string{"none"}},
+	have, err := newPools(Config{IPv4CIDR: []string{"10.0.0.0/8", "10.1.2.3/9", "10.64.0.0/10"}, IPv6CIDR: []string{"none"}},
 		agentconfig.Agent{EnableIPv4: true, IPAM: agentconfig.IPAMClusterPool})
-	if err != nil || len(have) != 2 || have[0].String() != "10.0.0.0/8" || have[1].String() != "10.64.0.0/10" {
+	if err != nil || len(have) != 2 || have[0].String() != "10.0.0.0/9" || have[1].String() != "10.64.0.0/10" {
 		t.Errorf("have %v, %v", have, err)
 	}
 }
