@@ -52,6 +52,9 @@ func (set *ruleset) exceeded(r *Resolver) string {
 	return ""
 }
 
+// visitsPerPair is the number of pods that [Resolver.servedTo] compares with a rule in about the time that one pair takes.
+const visitsPerPair = 16
+
 // pairs counts the pairs of a port and a peer of one rule, without visiting the peers. See [maxPairs].
 func (set *ruleset) pairs(r *Resolver) (all int) {
 	for i, rule := range set.rules {
@@ -61,7 +64,7 @@ func (set *ruleset) pairs(r *Resolver) (all int) {
 		}
 		all += peers * set.ports(i)
 		if set.peersNamed && len(rule.named) > 0 {
-			all += len(r.podsOf) * len(rule.named) // see [Resolver.servedTo]
+			all += set.served(r, rule)
 		}
 	}
 	if r.nested {
@@ -73,9 +76,30 @@ func (set *ruleset) pairs(r *Resolver) (all int) {
 	return all
 }
 
-// ports returns the number of ports of a rule, at least 1.
+// served counts the pairs of a named port of a rule and an identity that the rule selects by other means than its labels, and the visits of [Resolver.servedTo].
+func (set *ruleset) served(r *Resolver, rule *rule) int {
+	if rule.Peers.Any || len(rule.cidrs) > 0 {
+		return len(r.podsOf) * len(rule.named)
+	}
+	members := 0
+	for _, s := range rule.selectors {
+		for _, number := range s.classes {
+			members += r.selectors.byNumber[number].members
+		}
+	}
+	if members == 0 {
+		return 0
+	}
+	return min(members, len(r.podsOf))*len(rule.named) + len(r.podsOf)/visitsPerPair
+}
+
+// ports returns the number of ports of a rule, at least 1. Named ports of an ingress rule are among the ports of its effect.
 func (set *ruleset) ports(rule int) int {
-	return max(1, len(set.effects[rule].ports)+len(set.rules[rule].named))
+	ports := len(set.effects[rule].ports)
+	if set.direction == policy.Egress {
+		ports += len(set.rules[rule].named)
+	}
+	return max(1, ports)
 }
 
 // countExceptions counts the pairs of a port of a rule and a CIDR of it, or an exception of any rule inside the CIDR.
@@ -156,6 +180,17 @@ func (c *Compiled) ExceedsConditions() []policy.Ref { return c.conditions }
 // Denies reports whether a rule denies.
 func (c *Compiled) Denies() bool {
 	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.Deny })
+}
+
+// DeniesBeyond reports whether a rule denies that o does not have, or has in another version. o may be nil.
+func (c *Compiled) DeniesBeyond(o *Compiled) bool {
+	have := map[*rule]bool{}
+	if o != nil {
+		for _, r := range o.rules {
+			have[r] = r.Deny
+		}
+	}
+	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.Deny && !have[r] })
 }
 
 // sameRules reports whether c and o, one of which is too large, mean the same.
