@@ -22,6 +22,12 @@ func portRules(n int) string {
 	return `"toPorts": [{"ports": [` + strings.Join(list, ", ") + `]}]`
 }
 
+// manyPairs returns ingress rules with more pairs of a port and a peer than an endpoint may have, of 100 identities.
+func manyPairs() string {
+	return strings.Repeat(`, {"fromEndpoints": [{"matchExpressions": [{"key": "k8s:io.kubernetes.pod.namespace", "operator": "Exists"}, `+
+		`{"key": "x", "operator": "DoesNotExist"}]}], `+portRules(1000)+"}", 21)[2:]
+}
+
 // settleFailing runs rounds that may have errors, and the datapath applies all rows.
 func (w *bench) settleFailing(t *testing.T) {
 	t.Helper()
@@ -41,8 +47,8 @@ func (w *bench) rowOf(t *testing.T, id uint16) *endpointpolicies.EndpointPolicy 
 	return row
 }
 
-// A tenant whose policies exceed a limit must not avoid denies or the isolation by cluster-wide policies: the endpoint is cut off in that direction if its previous
-// policy lacks them, also if it had none. Otherwise it keeps the previous policy.
+// A tenant whose policies exceed a limit must not avoid denies or the isolation by cluster-wide policies: the endpoint is cut off in that direction if its
+// previous policy lacks them, also if it had none. Otherwise it keeps the previous policy.
 func TestBeyondLimit_ClusterwidePoliciesAreNotAvoided(t *testing.T) {
 	t.Parallel()
 	const (
@@ -83,8 +89,7 @@ func TestBeyondLimit_ClusterwidePoliciesAreNotAvoided(t *testing.T) {
 				endpoints, large := 10, `{"fromEntities": ["cluster"], `+portRules(40)+`}`
 				if limit == "rules" {
 					endpoints = 100
-					large = strings.Repeat(`, {"fromEndpoints": [{"matchExpressions": [{"key": "k8s:io.kubernetes.pod.namespace", "operator": "Exists"}, {"key": "x", "operator": "DoesNotExist"}]}], `+
-						portRules(1000)+"}", 21)[2:]
+					large = manyPairs()
 				}
 				w := newBench(t, endpoints, 0)
 				w.store.quota = capacity{}
@@ -162,9 +167,7 @@ func TestBeyondLimit_TextByNamespace(t *testing.T) {
 		w := newBench(t, 100, 0)
 		w.store.quota = capacity{}
 		w.in.resolver.SetLimit(1<<17, 1<<15)
-		rule := `, {"fromEndpoints": [{"matchExpressions": [{"key": "k8s:io.kubernetes.pod.namespace", "operator": "Exists"}, {"key": "x", "operator": "DoesNotExist"}]}], ` +
-			portRules(1000) + "}"
-		put(t, w.DB, rw[*cilium.Policy](w.CiliumPolicies), rulesOf(namespace, "large", "app-5", `"ingress": [`+strings.Repeat(rule, 21)[2:]+`]`))
+		put(t, w.DB, rw[*cilium.Policy](w.CiliumPolicies), rulesOf(namespace, "large", "app-5", `"ingress": [`+manyPairs()+`]`))
 		w.settleFailing(t)
 		kind := policy.Cilium
 		if namespace == "" {

@@ -78,8 +78,9 @@ func (c *controller) findOverflow() {
 	for compiled := range c.views.compiled {
 		for _, ref := range compiled.ExceedsConditions() {
 			if texts[ref] == "" {
-				texts[ref] = fmt.Sprintf("with the other policies of its endpoints, it has more than %d conditions in fromRequires or toRequires: allow rules of these endpoints "+
-					"allow no peer that they select by labels, or no condition narrows their deny rules; use fewer conditions, or fewer policies for one endpoint", policy.MaxConditions)
+				texts[ref] = fmt.Sprintf("with the other policies of its endpoints, it has more than %d conditions in fromRequires or toRequires: "+
+					"allow rules of these endpoints allow no peer that they select by labels, or no condition narrows their deny rules; use fewer conditions, "+
+					"or fewer policies for one endpoint", policy.MaxConditions)
 			}
 		}
 	}

@@ -172,7 +172,7 @@ func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolic
 	return next, previous != nil && (previous.Ingress != next.Ingress || previous.Egress != next.Egress)
 }
 
-// beyondLimit reports whether a desired policy is beyond the quota of its namespace, or a namespace has too many rules for one endpoint.
+// beyondLimit reports whether a desired policy is beyond the quota of its namespace, or the policies of a namespace exceed another limit.
 func (c *controller) beyondLimit(desired *policycompiler.Compiled) bool {
 	h := c.store.by[desired]
 	return h != nil && desired.Namespace() != "" && (errors.Is(h.err, errQuota) || errors.Is(h.err, errRules))
@@ -188,9 +188,10 @@ func (c *controller) oversized(desired *policycompiler.Compiled) bool {
 	return desired.TooLarge() || !(capacity{entries, ranges}).fits(c.store.capacity)
 }
 
-// mustCutOff reports whether an endpoint must drop all packets in a direction rather than keep its policy while its namespace prevents the desired one. There are
-// two reasons. A kept policy that may lack denies about new identities or ranges would delay the identities and ranges of all other namespaces. And a tenant must
-// not avoid a cluster-wide policy by exceeding a limit: the kept policy must have all rules that deny, and isolate the endpoint if the desired one does.
+// mustCutOff reports whether an endpoint must drop all packets in a direction rather than keep its policy, because its namespace prevents the desired one.
+// There are two reasons. A kept policy that may lack denies about new identities or ranges would delay the identities and ranges of all other namespaces. And a
+// tenant must not avoid a cluster-wide policy by exceeding a limit: the kept policy must have all rules that deny, and isolate the endpoint if the desired one
+// does.
 func (c *controller) mustCutOff(kept endpointpolicies.Decision, desired *policycompiler.Compiled, isolated bool) bool {
 	id := kept.Enforced.ID
 	if !c.beyondLimit(desired) && (id != 1 || !c.oversized(desired)) {
@@ -218,8 +219,8 @@ func (c *controller) lacksDenies(id uint32) bool {
 	return h.open || h.is != nil && !c.store.current[h.is] && deniesIdentities(h.is)
 }
 
-// decision returns the policy ids of a direction, and the errors of the enforced and of the audited one. An error about the audited policy, which decides nothing,
-// does not prevent the enforced one.
+// decision returns the policy ids of a direction, and the errors of the enforced and of the audited one. An error about the audited policy does not prevent the
+// enforced one.
 func (c *controller) decision(enforced, audited *policycompiler.Compiled, isolated bool) (d endpointpolicies.Decision, err1, err2 error) {
 	d.Enforced, err1 = c.idOf(enforced)
 	if audited != nil {

@@ -7,46 +7,31 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Limits for the rules of all policies of one subject in one direction. A policy has limits of its own (see the package policy), but a tenant can create many
-// policies that select one subject. Beyond a limit, the result is [Compiled.TooLarge].
+// Limits for the rules of all policies of one subject in one direction, and of all subjects of one namespace. A policy has limits of its own (see the package
+// policy), but a tenant can create many policies. Beyond a limit, the result is [Compiled.TooLarge].
 const (
 	// maxPairs limits the pairs of a port of a rule and a peer of it: an identity, a class, a CIDR, or an exception of any rule inside the CIDR. Each pair takes
 	// memory and time, even where several rules share one entry. A rule without ports counts once for each peer. Where [Resolver.SetLimit] allows many entries,
 	// the limit is pairsPerEntry for each of them: rules whose entries fit must not be beyond it.
 	maxPairs      = 1 << 21
 	pairsPerEntry = 16
-	// maxSelectors limits the different choices of peers. Each of them may choose all identities of the cluster, and a node keeps the identities of each.
-	maxSelectors = 4000
+	// peersPerPair times the limit of pairs limits the peers that all policies of one namespace select by labels: see [account].
+	peersPerPair = 2
 )
 
-// limits are the limits of one subject.
-type limits struct{ pairs, selectors int }
-
-// exceed reports whether parts make more choices of peers in a direction than a subject may have.
-func (l limits) exceed(parts []*part, d policy.Direction) bool {
-	chosen := map[string]struct{}{}
-	for _, p := range parts {
-		for _, rule := range p.rules[d] {
-			for i := range rule.Peers.List {
-				if choice := rule.Peers.List[i].Labels; choice != nil {
-					key, _ := keyOf(choice)
-					chosen[key] = struct{}{}
-				}
-				if len(chosen) > l.selectors {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
+// limits are the limits of one subject, and the limit of one account.
+type limits struct{ pairs, peers int }
 
 // exceeded names the limit of one subject that a rule set exceeds. It returns "" if there is none.
 func (set *ruleset) exceeded(r *Resolver) string {
-	switch {
-	case set.unchosen:
-		return fmt.Sprintf("%d different selections of peers by labels", r.limits.selectors)
-	case set.pairs(r) > r.limits.pairs:
+	if _, released := r.unselected[set]; released {
+		of := "the policies of its namespace"
+		if set.namespace == "" {
+			of = "cluster-wide policies"
+		}
+		return fmt.Sprintf("%d peers in different selections by labels of %s", r.limits.peers, of)
+	}
+	if set.pairs(r) > r.limits.pairs {
 		return fmt.Sprintf("%d pairs of a port and a peer of one rule", r.limits.pairs)
 	}
 	return ""
@@ -76,7 +61,7 @@ func (set *ruleset) pairs(r *Resolver) (all int) {
 	return all
 }
 
-// served counts the pairs of a named port of a rule and an identity that the rule selects by other means than its labels, and the visits of [Resolver.servedTo].
+// served counts the pairs of a named port of a rule and an identity without a selector of its own, and the visits of [Resolver.servedTo].
 func (set *ruleset) served(r *Resolver, rule *rule) int {
 	if rule.Peers.Any || len(rule.cidrs) > 0 {
 		return len(r.podsOf) * len(rule.named)
@@ -129,6 +114,7 @@ func (s size) exceeds(limit size) bool {
 // Compile. A result with more is [Compiled.TooLarge].
 func (r *Resolver) SetLimit(entries, ranges int) {
 	r.limit, r.limits.pairs = size{entries, ranges}, max(maxPairs, pairsPerEntry*entries)
+	r.limits.peers = peersPerPair * r.limits.pairs
 }
 
 // ruleCookies holds the cookies of the rules of a rule set, and counts the entries that are built with them. Beyond the limit no entries are built: a few rules
@@ -169,8 +155,8 @@ func (set *ruleset) completed(c *Compiled) *Compiled {
 // Then there are no entries, and [Compiled.Len] is the number of entries that were counted before the limit was exceeded.
 func (c *Compiled) TooLarge() bool { return c.tooLarge }
 
-// Exceeded names the limit of one subject that the rules exceed, with the largest number: "4000 different selections of peers by labels". It returns "" if there
-// is none.
+// Exceeded names the limit of one subject that the rules exceed, with the largest number: "2097152 pairs of a port and a peer of one rule". It returns ""
+// if there is none.
 func (c *Compiled) Exceeded() string { return c.exceeded }
 
 // ExceedsConditions lists the policies whose conditions on peers, together more than [policy.MaxConditions], are not met: see [policy.Requirements]. The caller
@@ -195,5 +181,6 @@ func (c *Compiled) DeniesBeyond(o *Compiled) bool {
 
 // sameRules reports whether c and o, one of which is too large, mean the same.
 func (c *Compiled) sameRules(o *Compiled) bool {
-	return c.tooLarge == o.tooLarge && c.exceeded == o.exceeded && c.isolated == o.isolated && c.nested == o.nested && c.namespace == o.namespace && slices.Equal(c.conditions, o.conditions) && slices.Equal(c.rules, o.rules)
+	return c.tooLarge == o.tooLarge && c.exceeded == o.exceeded && c.isolated == o.isolated && c.nested == o.nested && c.namespace == o.namespace &&
+		slices.Equal(c.conditions, o.conditions) && slices.Equal(c.rules, o.rules)
 }

@@ -43,7 +43,8 @@ func TestPairs_NamedPortsOfPeers(t *testing.T) {
 			r.StartClasses(nil, 0)
 			r.SetClasses(true)
 			for n := range uint32(400) {
-				r.UpsertIdentity(5000+n, map[string]string{"k8s:app": fmt.Sprint("foreign-", n), "k8s:" + labels.KeyNamespace: map[bool]string{true: "small", false: "large"}[n == 0]})
+				namespace := map[bool]string{true: "small", false: "large"}[n == 0]
+				r.UpsertIdentity(5000+n, map[string]string{"k8s:app": fmt.Sprint("foreign-", n), "k8s:" + labels.KeyNamespace: namespace})
 				r.UpsertPod(fmt.Sprint(n), Pod{Identity: 5000 + n, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})}})
 			}
 			_, out := enforced(r)
