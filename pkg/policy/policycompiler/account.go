@@ -67,42 +67,64 @@ func (s *selector) drop(set *ruleset) {
 
 // unselected describes a rule set without selected peers.
 type unselected struct {
-	peers int // that it had when it was removed from its account; the rule set may need more
-	known int // number of identities at that time
+	peers int // that the account lacks at least for the rule set
+	known int // number of identities when the peers were counted
 }
 
 // shrink releases the peers of the largest rule sets of each account beyond the limit, until the account is within the limit. It reports whether it has
-// released any.
+// released any. See [account.victim].
 func (r *Resolver) shrink() (released bool) {
 	for a := range r.overdrawn {
+		had := map[*ruleset]map[*selector]int{} // sizes of the selectors of released rule sets
 		for a.peers > r.limits.peers {
-			var largest *ruleset
-			most := 0
-			for set := range a.sets {
-				size := 0
-				for s := range set.held {
-					size += s.size()
-				}
-				if _, out := r.unselected[set]; !out && (largest == nil || size > most || size == most && set.key < largest.key) {
-					largest, most = set, size
-				}
-			}
-			if largest == nil {
+			set := a.victim()
+			if set == nil {
 				break
 			}
-			before := a.peers
-			largest.releasePeers()
-			largest.invalidate()
-			r.unselected[largest] = &unselected{before - a.peers, len(r.selectors.identities)}
-			released = true
+			had[set] = make(map[*selector]int, len(set.held))
+			for s := range set.held {
+				had[set][s] = s.size()
+			}
+			r.unselected[set] = &unselected{}
+			set.releasePeers()
+			set.invalidate()
 		}
+		for set, sizes := range had {
+			*r.unselected[set] = unselected{0, len(r.selectors.identities)}
+			for s, size := range sizes {
+				if s.accounts[a] == 0 { // no other rule set has it
+					r.unselected[set].peers += size
+				}
+			}
+		}
+		released = released || len(had) > 0
 		delete(r.overdrawn, a)
 	}
 	return released
 }
 
+// victim returns the rule set whose peers are released next: the one that [Resolver.selectAgain] tries, otherwise the one that selects the most peers. It returns
+// nil if no rule set selects any.
+func (a *account) victim() (largest *ruleset) {
+	if tried := a.resolver.tried; tried != nil && tried.account == a && len(tried.held) > 0 {
+		return tried
+	}
+	most := 0
+	for set := range a.sets {
+		size := 0
+		for s := range set.held {
+			size += s.size()
+		}
+		if size > most || size == most && size > 0 && set.key < largest.key {
+			largest, most = set, size
+		}
+	}
+	return largest
+}
+
 // selectAgain selects the peers of released rule sets that may fit into their accounts again: other rule sets need less, or an eighth of the identities was
-// deleted. Otherwise each change in a cluster would cost as much as a new rule set.
+// deleted. Otherwise each change in a cluster would cost as much as a new rule set. If the one with the fewest peers does not fit, no other is tried. If
+// it fits, the next one may have the same selectors.
 func (r *Resolver) selectAgain() {
 	if len(r.unselected) == 0 {
 		return
@@ -110,17 +132,24 @@ func (r *Resolver) selectAgain() {
 	order := slices.SortedFunc(maps.Keys(r.unselected), func(a, b *ruleset) int {
 		return cmp.Or(cmp.Compare(r.unselected[a].peers, r.unselected[b].peers), cmp.Compare(a.key, b.key))
 	})
+	known, fits, failed := len(r.selectors.identities), map[*account]bool{}, map[*account]bool{}
 	for _, set := range order {
-		u, known := r.unselected[set], len(r.selectors.identities)
+		u, peers := r.unselected[set], r.unselected[set].peers
 		if known < u.known-u.known/8 {
-			u.peers, u.known = u.peers*known/u.known, known
+			peers = peers * known / u.known
 		}
-		if set.account.peers+u.peers > r.limits.peers {
-			continue
+		switch {
+		case failed[set.account]:
+			u.known = known
+		case fits[set.account] || set.account.peers+peers <= r.limits.peers:
+			delete(r.unselected, set)
+			r.tried = set
+			set.choosePeers()
+			set.invalidate()
+			r.selectors.resolvePending()
+			r.tried = nil
+			_, failed[set.account] = r.unselected[set]
+			fits[set.account] = !failed[set.account]
 		}
-		delete(r.unselected, set)
-		set.choosePeers()
-		set.invalidate()
-		r.selectors.resolvePending()
 	}
 }

@@ -148,6 +148,80 @@ func TestAccount_SelectedAgain(t *testing.T) {
 	require.Equal(t, 800, r.accounts["a"].peers)
 }
 
+// Rule sets with the same selectors are released together. While they do not fit, their peers are not selected again, and only one is tried when many identities
+// were deleted.
+func TestAccount_FewAttempts(t *testing.T) {
+	t.Parallel()
+	r := resolverWith(100)
+	r.limits.peers = 1000
+	released := 0
+	r.selectors.shrink = func() bool {
+		any := r.shrink()
+		if any {
+			released++
+		}
+		return any
+	}
+	for id := range uint16(5) {
+		name := fmt.Sprint("subject-", id)
+		r.UpsertSubject(Subject{ID: id, Labels: map[string]string{"k8s:app": name}})
+		r.UpsertPolicy(policyFor("a", name, name, ingress(false, without(20, "x"), anyPorts())))
+	}
+	tooLarge := func() bool {
+		r.NeedsCompile()
+		in, _ := r.Compile(4)
+		require.Empty(t, wrongAccount(r))
+		return in.Enforced.TooLarge()
+	}
+	require.True(t, tooLarge())
+	require.Equal(t, 1, released)
+	for i := range uint32(13) {
+		r.DeleteIdentity(5000 + i)
+		require.True(t, tooLarge())
+	}
+	require.Equal(t, 2, released)
+	for i := range uint32(50) {
+		r.DeleteIdentity(5013 + i)
+		tooLarge()
+	}
+	require.False(t, tooLarge(), "37 identities")
+	require.Empty(t, r.unselected)
+}
+
+// A rule set that does not fit after another one was selected again does not release that one, so the results stay the same without a change.
+func TestAccount_AttemptReleasesNoOther(t *testing.T) {
+	t.Parallel()
+	r := resolverWith(100)
+	r.limits.peers = 1000
+	shared, own := without(9, "x").List, without(5, "y").List
+	releases := 0
+	r.selectors.shrink = func() bool {
+		any := r.shrink()
+		if any {
+			releases++
+		}
+		return any
+	}
+	for id, list := range [][]policy.Peer{shared, shared[:5], append(own, shared[5:]...)} {
+		name := fmt.Sprint("subject-", id)
+		r.UpsertSubject(Subject{ID: uint16(id), Labels: map[string]string{"k8s:app": name}})
+		r.UpsertPolicy(policyFor("a", name, name, ingress(false, policy.Peers{List: list}, anyPorts())))
+	}
+	for range 5 {
+		var exceeded int
+		for id := range uint16(3) {
+			in, _ := r.Compile(id)
+			if in.Enforced.TooLarge() {
+				exceeded++
+			}
+		}
+		require.Equal(t, 1, exceeded)
+		require.LessOrEqual(t, releases, 2)
+		require.Empty(t, wrongAccount(r))
+		require.Equal(t, 900, r.accounts["a"].peers)
+	}
+}
+
 // Rules that requirements narrow count with the peers that they would have otherwise, because a node keeps these as well.
 func TestAccount_CountsNarrowedRules(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ type Resolver struct {
 	accounts   map[string]*account      // by namespace, "" for cluster-wide policies
 	overdrawn  map[*account]struct{}    // accounts that may be beyond the limit
 	unselected map[*ruleset]*unselected // rule sets whose peers are released
+	tried      *ruleset                 // in [Resolver.selectAgain]; otherwise nil
 	allowAll   *Compiled
 	policies   map[policy.Ref]*policyState
 	parts      anchored[*part]         // of the policies

@@ -233,9 +233,15 @@ func (s *selector) numbers(kind Kind) *[]uint32 {
 
 func (s *selector) gain(p peer) {
 	list := s.numbers(p.kind)
-	i, _ := slices.BinarySearch(*list, p.identity)
+	i := len(*list)
+	if i > 0 && (*list)[i-1] > p.identity {
+		i, _ = slices.BinarySearch(*list, p.identity)
+	}
 	*list = slices.Insert(*list, i, p.identity)
 	s.count(1)
+	if s.pending {
+		return // its users are stale
+	}
 	for user := range s.users {
 		user.touch(p)
 	}
