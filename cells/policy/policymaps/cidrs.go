@@ -217,8 +217,8 @@ func (c *cidrs) retire(list []netip.Prefix) error {
 	return errors.Join(append(errs, c.announce())...)
 }
 
-// removable returns the retired prefixes that no outdated policy of an endpoint is about. An endpoint of a namespace beyond its quota may keep such a policy for
-// ever, and must not keep the ranges of others.
+// removable returns the retired prefixes that are not in the entries of an outdated policy of an endpoint. An endpoint of a namespace beyond its quota may keep
+// such a policy without a time limit; this must not prevent the removal of other ranges.
 func (c *controller) removable(retired []netip.Prefix) []netip.Prefix {
 	if len(retired) == 0 {
 		return nil

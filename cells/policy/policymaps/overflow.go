@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/waggle-net/waggle/pkg/policy"
 )
@@ -62,31 +63,24 @@ func (c *controller) findOverflow() {
 		}
 		texts[ref] = fmt.Sprintf("%d of its address ranges are not in force: rules about them allow nothing and deny all peers; %s", n, remedy)
 	}
-	for _, h := range c.store.byID {
-		beyond, rules := errors.Is(h.err, errQuota), errors.Is(h.err, errRules)
-		if !beyond && !rules && !errors.Is(h.err, errFull) || h.target == nil {
+	for _, id := range slices.Sorted(maps.Keys(c.store.byID)) { // so that equal inputs give equal texts
+		h := c.store.byID[id]
+		text := c.overflowOf(h)
+		if text == "" {
 			continue
 		}
 		for _, ref := range h.target.Policies(h.added) {
-			switch {
-			case texts[ref] != "":
-			case rules:
-				texts[ref] = fmt.Sprintf("with the other policies of its endpoints, it has more than %s: endpoints keep the policy that they had or, if it denies peers, are "+
-					"cut off, like new ones; have fewer or wider rules, or fewer policies for one endpoint", h.target.Exceeded())
-			case beyond:
-				texts[ref] = fmt.Sprintf("the policies of a namespace may have %d entries and %d ranges of ports on this node: endpoints keep the policy that they had or, "+
-					"if it denies peers, are cut off, like new ones; have fewer or wider rules, or raise --policy-entries-per-namespace", c.store.quota.entries, c.store.quota.ranges)
-			default:
-				texts[ref] = "its entries do not fit into the maps of this node: endpoints keep the policy that they had, and new ones are cut off; " +
-					"have fewer or wider rules, or raise --bpf-policy-map-max"
+			if texts[ref] == "" {
+				texts[ref] = text
 			}
 		}
 	}
 	for compiled := range c.views.compiled {
 		for _, ref := range compiled.ExceedsConditions() {
 			if texts[ref] == "" {
-				texts[ref] = fmt.Sprintf("with the other policies of its endpoints, it has more than %d conditions in fromRequires or toRequires: allow rules of these endpoints "+
-					"allow no peer that they select by labels, or no condition narrows their deny rules; use fewer conditions, or fewer policies for one endpoint", policy.MaxConditions)
+				texts[ref] = fmt.Sprintf("with the other policies of its endpoints, it has more than %d conditions in fromRequires or toRequires: "+
+					"allow rules of these endpoints allow no peer that they select by labels, or no condition narrows their deny rules; use fewer conditions, "+
+					"or fewer policies for one endpoint", policy.MaxConditions)
 			}
 		}
 	}
@@ -98,6 +92,31 @@ func (c *controller) findOverflow() {
 		}
 	}
 	o.texts = texts
+}
+
+// overflowOf describes why an id does not fit and what its endpoints have instead; "" if it fits, or if another error prevents it.
+func (c *controller) overflowOf(h *mapPolicy) string {
+	if h.target == nil {
+		return ""
+	}
+	kept := "endpoints keep the policy that they had, and new ones are cut off"
+	switch {
+	case c.beyondLimit(h.target):
+		kept = "endpoints keep the policy that they had or, if it may lack denies or does not isolate them as it must, are cut off, like new ones"
+	case c.oversized(h.target):
+		kept = "endpoints keep the policy that they had, and new ones and those without one are cut off"
+	}
+	switch {
+	case errors.Is(h.err, errRules):
+		return fmt.Sprintf("with the other policies of its endpoints, it has more than %s: %s; have fewer or wider rules, or fewer policies for one endpoint",
+			h.target.Exceeded(), kept)
+	case errors.Is(h.err, errQuota):
+		return fmt.Sprintf("the policies of a namespace may have %d entries and %d ranges of ports on this node: %s; have fewer or wider rules, or raise "+
+			"--policy-entries-per-namespace", c.store.quota.entries, c.store.quota.ranges, kept)
+	case errors.Is(h.err, errFull):
+		return "its entries do not fit into the maps of this node: " + kept + "; have fewer or wider rules, or raise --bpf-policy-map-max"
+	}
+	return ""
 }
 
 // show returns a policy with its overflow among its problems.

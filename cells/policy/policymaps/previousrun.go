@@ -14,13 +14,14 @@ type previousRun struct {
 	slots   map[uint16]slot                        // of the endpoints, when this run began; only the methods of previousRun read them
 	entries map[uint32]map[policycompiler.Key]bool // whether an entry denies, by policy id and key
 	denies  map[uint32]bool                        // policy ids with entries that deny identities or classes
+	open    map[uint32]bool                        // policy ids that do not isolate their endpoints
 	settled bool                                   // policies come from their sources, not from the copy on disk
 	nested  bool                                   // the previous run had policies with nested address ranges, so all programs know them
 	classes bool                                   // the previous run had classes of identities, so all programs know them: see [controller.startClasses]
 }
 
 func newPreviousRun(slots map[uint16]slot, s *store, k *identityClasses) previousRun {
-	e := previousRun{slots: slots, entries: map[uint32]map[policycompiler.Key]bool{}, denies: map[uint32]bool{}, classes: len(k.written) > 0}
+	e := previousRun{slots: slots, entries: map[uint32]map[policycompiler.Key]bool{}, denies: map[uint32]bool{}, open: map[uint32]bool{1: true}, classes: len(k.written) > 0}
 	e.nested = len(s.nested) > 0
 	for k, entry := range s.stale {
 		if e.entries[k.ID] == nil {
@@ -29,6 +30,9 @@ func newPreviousRun(slots map[uint16]slot, s *store, k *identityClasses) previou
 		e.entries[k.ID][k.Key] = entry.Deny
 		if entry.Deny && ofIdentities(k.Kind) {
 			e.denies[k.ID] = true
+		}
+		if !entry.Deny && k.Kind == policycompiler.Any && entry.Rule == policycompiler.CookieNotIsolated {
+			e.open[k.ID] = true
 		}
 	}
 	return e
@@ -73,6 +77,9 @@ func (e *previousRun) endpointsWith(identity uint32) iter.Seq[uint16] {
 		}
 	}
 }
+
+// isolates reports whether a policy id of the previous run isolates its endpoints.
+func (e *previousRun) isolates(id uint32) bool { return !e.open[id] }
 
 // has reports whether an endpoint keeps its restored policy if the desired one cannot be published.
 func (e *previousRun) has(ep *endpoints.Endpoint) bool {

@@ -49,7 +49,7 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 		rows[id] = row
 		w.flips = w.flips || changed && v.own
 		for i, policy := range idsOf(row) {
-			if policy > 1 && c.store.byID[policy] == nil && !c.beyondEntries(v.of) {
+			if policy > 1 && c.store.byID[policy] == nil && !c.beyondLimit(v.of[i]) {
 				w.kept = append(w.kept, v.of[i])
 			}
 		}
@@ -131,8 +131,8 @@ func ofIdentities(kind policycompiler.Kind) bool {
 	return kind == policycompiler.Identity || kind == policycompiler.Class
 }
 
-// row returns the desired row of an endpoint, without its identity, and reports whether its policies change. If the maps do not have the desired policies,
-// the endpoint keeps its current ones, and a new endpoint has none.
+// row returns the desired row of an endpoint, without its identity, and reports whether its policies change. In a direction for which the maps do not have the
+// desired policy, the endpoint keeps its current one or is cut off, and a new endpoint has none.
 func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolicy, changed bool) {
 	ep, previous := c.in.subjects[id], v.published()
 	next := &endpointpolicies.EndpointPolicy{EndpointID: id, Attachment: ep.AttachmentID(), Revision: c.revision}
@@ -141,51 +141,73 @@ func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolic
 		next = &copied
 		next.Error = ""
 	}
-	d := v.of
-	in, err1 := c.decision(d[0], d[1], v.isolated[0])
-	out, err2 := c.decision(d[2], d[3], v.isolated[1])
-	if err := errors.Join(err1, err2); err != nil {
-		next.Error = err.Error()
-		if before, had := c.previous.slot(ep); had && previous == nil && c.previous.settled {
-			next.Ingress, next.Egress = before.decision(0, v.isolated[0]), before.decision(2, v.isolated[1])
-		}
-		return next, c.beyondEntries(d) && c.cutOff(next, v.isolated)
-	}
+	before, had := c.previous.slot(ep)
+	restores := had && previous == nil && c.previous.settled
 	doubt := c.in.doubt(ep)
 	if doubt == "" {
-		doubt = c.previous.widens(ep, d, len(c.in.policies))
+		doubt = c.previous.widens(ep, v.of, len(c.in.policies))
 	}
-	if doubt != "" {
-		next.Error = "waiting for " + doubt
-		return next, false
-	}
-	next.Ingress, next.Egress = in, out
-	changed = previous != nil && (previous.Ingress != in || previous.Egress != out)
-	return next, changed
-}
-
-// beyondEntries reports whether a desired policy is beyond the quota of its namespace, or the policies of a namespace have too many rules.
-func (c *controller) beyondEntries(d decisions) bool {
-	return slices.ContainsFunc(d[:], func(compiled *policycompiler.Compiled) bool {
-		h := c.store.by[compiled]
-		return h != nil && (errors.Is(h.err, errQuota) || errors.Is(h.err, errRules) && compiled.Namespace() != "")
-	})
-}
-
-// cutOff gives an endpoint no policy, so that its packets are dropped, in each direction in which it has an outdated policy that may lack denies. A namespace
-// beyond its quota would otherwise delay the new identities and address ranges of all others. It reports whether the row changes.
-func (c *controller) cutOff(row *endpointpolicies.EndpointPolicy, isolated [2]bool) (changed bool) {
-	for i, direction := range []*endpointpolicies.Decision{&row.Ingress, &row.Egress} {
-		before := *direction
-		if c.lacksDenies(before.Audited.ID) {
+	var errs []error
+	for i, direction := range [...]*endpointpolicies.Decision{&next.Ingress, &next.Egress} {
+		enforced, audited := v.of[2*i], v.of[2*i+1]
+		desired, err1, err2 := c.decision(enforced, audited, v.isolated[i])
+		errs = append(errs, err1, err2)
+		if restores && err1 != nil {
+			*direction = before.decision(2*i, v.isolated[i] && c.previous.isolates(before.ids[2*i]))
+		}
+		switch {
+		case err1 != nil && c.mustCutOff(*direction, enforced, v.isolated[i]):
+			*direction = endpointpolicies.Decision{Isolated: v.isolated[i]}
+		case err1 != nil && err2 != nil && c.lacksDenies(direction.Audited.ID):
 			direction.Audited = endpointpolicies.Policy{}
+		case err1 == nil && doubt == "":
+			*direction = desired
 		}
-		if c.lacksDenies(before.Enforced.ID) {
-			*direction = endpointpolicies.Decision{Isolated: isolated[i]}
-		}
-		changed = changed || *direction != before
 	}
-	return changed
+	if err := errors.Join(errs...); err != nil {
+		next.Error = err.Error()
+	} else if doubt != "" {
+		next.Error = "waiting for " + doubt
+	}
+	return next, previous != nil && (previous.Ingress != next.Ingress || previous.Egress != next.Egress)
+}
+
+// beyondLimit reports whether a desired policy is beyond the quota of its namespace, or the policies of a namespace exceed another limit.
+func (c *controller) beyondLimit(desired *policycompiler.Compiled) bool {
+	h := c.store.by[desired]
+	return h != nil && desired.Namespace() != "" && (errors.Is(h.err, errQuota) || errors.Is(h.err, errRules))
+}
+
+// oversized reports whether a desired policy of a namespace does not fit into empty maps, where namespaces have no quota.
+func (c *controller) oversized(desired *policycompiler.Compiled) bool {
+	h := c.store.by[desired]
+	if h == nil || desired.Namespace() == "" || !errors.Is(h.err, errFull) {
+		return false
+	}
+	entries, ranges := desired.Len()
+	return desired.TooLarge() || !(capacity{entries, ranges}).fits(c.store.capacity)
+}
+
+// mustCutOff reports whether an endpoint must drop all packets in a direction rather than keep its policy, because its namespace prevents the desired one.
+// There are two reasons. A kept policy that may lack denies about new identities or ranges would delay the identities and ranges of all other namespaces. And a
+// tenant must not avoid a cluster-wide policy by exceeding a limit: the kept policy must have all rules that deny, and isolate the endpoint if the desired one
+// does.
+func (c *controller) mustCutOff(kept endpointpolicies.Decision, desired *policycompiler.Compiled, isolated bool) bool {
+	id := kept.Enforced.ID
+	if !c.beyondLimit(desired) && (id != 1 || !c.oversized(desired)) {
+		return false
+	}
+	if id == 0 || c.lacksDenies(id) || isolated && !kept.Isolated {
+		return id != 0
+	}
+	h := c.store.byID[id]
+	switch {
+	case h == nil: // of the previous run, or allows everything
+		return desired.Denies()
+	case h.target == desired:
+		return false // its denies are written: see [store.reject]
+	}
+	return desired.DeniesBeyond(h.is)
 }
 
 // lacksDenies reports whether a policy id may lack a deny about a new identity or address range.
@@ -197,18 +219,15 @@ func (c *controller) lacksDenies(id uint32) bool {
 	return h.open || h.is != nil && !c.store.current[h.is] && deniesIdentities(h.is)
 }
 
-// decision returns the policy ids of a direction.
-func (c *controller) decision(enforced, audited *policycompiler.Compiled, isolated bool) (d endpointpolicies.Decision, err error) {
-	if d.Enforced, err = c.idOf(enforced); err != nil {
-		return d, err
-	}
+// decision returns the policy ids of a direction, and the errors of the enforced and of the audited one. An error about the audited policy does not prevent the
+// enforced one.
+func (c *controller) decision(enforced, audited *policycompiler.Compiled, isolated bool) (d endpointpolicies.Decision, err1, err2 error) {
+	d.Enforced, err1 = c.idOf(enforced)
 	if audited != nil {
-		if d.Audited, err = c.idOf(audited); err != nil {
-			return d, err
-		}
+		d.Audited, err2 = c.idOf(audited)
 	}
 	d.Isolated = isolated
-	return d, nil
+	return d, err1, err2
 }
 
 func (c *controller) idOf(compiled *policycompiler.Compiled) (endpointpolicies.Policy, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// A namespace whose policy is beyond its quota keeps the previous policy for as long as it likes. Meanwhile ranges that no policy names any longer are removed from
-// the map, except the ranges that the previous policy has entries about: otherwise one tenant could fill the map, by naming other ranges again and again.
+// An endpoint whose policy is beyond the quota of its namespace keeps the previous policy without a time limit. Meanwhile ranges that no policy names any longer
+// are removed from the map, except ranges in entries of the previous policy: otherwise one tenant could fill the map by naming other ranges again and again.
 func TestRetiredRanges_AreRemovedBesideOutdatedPolicy(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)

@@ -289,9 +289,9 @@ func (s *store) previousID(used map[uint32]successors) (id uint32) {
 	return id
 }
 
-// outdatedRanges returns the numbers of the address ranges in entries of outdated policies that endpoints have. If any other range is removed, its addresses have
-// the range around it, and entries about that range have applied to them before. This does not hold for a flat policy, whose ranges are not nested: it may deny
-// a range by having no entry about it.
+// outdatedRanges returns the numbers of the address ranges in entries of outdated policies that endpoints have. If any other range is removed, its addresses
+// have the range around it, and entries about that range have applied to them before. This does not hold for a flat policy, whose ranges are not nested: it may
+// deny a range by having no entry about it.
 func (s *store) outdatedRanges(used map[uint32]successors) (numbers map[uint32]bool, flat bool) {
 	numbers = map[uint32]bool{}
 	add := func(k policycompiler.Key, nested bool) {

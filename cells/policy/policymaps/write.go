@@ -15,8 +15,8 @@ var errFull = errors.New("the maps are full")
 // errQuota is the reason for a policy that does not fit into the quota of its namespace.
 var errQuota = errors.New("the quota of its namespace is used up")
 
-// errRules is the reason for a policy that is not compiled, because the rules of all policies of its endpoints together exceed a limit.
-var errRules = errors.New("the policies of its endpoints have too many rules")
+// errRules is the reason for a policy that is not compiled, because the rules of all policies of its endpoints or of its namespace together exceed a limit.
+var errRules = errors.New("the policies of its endpoints have too many rules or peers")
 
 // write changes all ids to their targets: first changes that free entries, then changes that only deny, then the others, small ones before large ones. An id
 // that does not fit stays unchanged.

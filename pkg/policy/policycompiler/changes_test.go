@@ -118,6 +118,9 @@ func replay(options policy.Options, with features, changes []change) string {
 		if got, want := chosen(r), chosen(same.resolver()); !reflect.DeepEqual(got, want) {
 			return fmt.Sprintf("the resolver has selectors %v, a new one %v", got, want)
 		}
+		if wrong := wrongAccount(r); wrong != "" {
+			return wrong
+		}
 		for id := range s.subjects {
 			ingress, egress := r.Compile(id)
 			in, out := r.Compile(id)
@@ -142,7 +145,7 @@ func replay(options policy.Options, with features, changes []change) string {
 		}
 	}
 	left := len(r.rulesets) + len(r.cookies) + len(r.selectors.byKey) + len(r.prefixes.of) + len(r.unsettled) + len(r.namedRules) + len(r.podsOf) +
-		len(r.selectors.arrivals)
+		len(r.selectors.arrivals) + len(r.accounts) + len(r.overdrawn) + len(r.unselected)
 	if len(s.policies)+len(s.subjects)+len(s.pods) == 0 && left != 0 {
 		return fmt.Sprintf("%d things are left of nothing", left)
 	}

@@ -107,13 +107,13 @@ func (c *selectors) decides(s *selector, k *known) bool {
 	return k.extent == extent || k.kind == Identity && k.classes[0] == nil
 }
 
-// choosesClassOf reports whether a choice includes a class of an identity. k may be nil.
-func (s *selector) choosesClassOf(k *known) bool {
+// inOneOf reports whether an identity has one of some classes. k may be nil.
+func (k *known) inOneOf(classes map[uint32]struct{}) bool {
 	return k != nil && slices.ContainsFunc(k.classes[:], func(of *class) bool {
 		if of == nil {
 			return false
 		}
-		_, found := slices.BinarySearch(s.classes, of.identity)
+		_, found := classes[of.identity]
 		return found
 	})
 }

@@ -61,6 +61,7 @@ func TestSelectors_RandomChanges_EqualAComparisonWithAll(t *testing.T) {
 		for seed := range uint64(8) {
 			random := rand.New(rand.NewPCG(seed, uint64(most)))
 			c := newSelectors()
+			c.shrink, c.overdrawn = func() bool { return false }, func() bool { return false }
 			c.labelled.most = most
 			var live []*selector
 			for step := range 150 {

@@ -7,50 +7,38 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Limits for the rules of all policies of one subject in one direction. A policy has limits of its own (see the package policy), but a tenant can create many
-// policies that select one subject. Beyond a limit, the result is [Compiled.TooLarge].
+// Limits for the rules of all policies of one subject in one direction, and of all subjects of one namespace. A policy has limits of its own (see the package
+// policy), but a tenant can create many policies. Beyond a limit, the result is [Compiled.TooLarge].
 const (
 	// maxPairs limits the pairs of a port of a rule and a peer of it: an identity, a class, a CIDR, or an exception of any rule inside the CIDR. Each pair takes
 	// memory and time, even where several rules share one entry. A rule without ports counts once for each peer. Where [Resolver.SetLimit] allows many entries,
 	// the limit is pairsPerEntry for each of them: rules whose entries fit must not be beyond it.
 	maxPairs      = 1 << 21
 	pairsPerEntry = 16
-	// maxSelectors limits the different choices of peers. Each of them may choose all identities of the cluster, and a node keeps the identities of each.
-	maxSelectors = 4000
+	// peersPerPair times the limit of pairs limits the peers that all policies of one namespace select by labels: see [account].
+	peersPerPair = 2
 )
 
-// limits are the limits of one subject.
-type limits struct{ pairs, selectors int }
-
-// exceed reports whether parts make more choices of peers in a direction than a subject may have.
-func (l limits) exceed(parts []*part, d policy.Direction) bool {
-	chosen := map[string]struct{}{}
-	for _, p := range parts {
-		for _, rule := range p.rules[d] {
-			for i := range rule.Peers.List {
-				if choice := rule.Peers.List[i].Labels; choice != nil {
-					key, _ := keyOf(choice)
-					chosen[key] = struct{}{}
-				}
-				if len(chosen) > l.selectors {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
+// limits are the limits of one subject, and the limit of one account.
+type limits struct{ pairs, peers int }
 
 // exceeded names the limit of one subject that a rule set exceeds. It returns "" if there is none.
 func (set *ruleset) exceeded(r *Resolver) string {
-	switch {
-	case set.unchosen:
-		return fmt.Sprintf("%d different selections of peers by labels", r.limits.selectors)
-	case set.pairs(r) > r.limits.pairs:
+	if _, released := r.unselected[set]; released {
+		of := "the policies of its namespace"
+		if set.namespace == "" {
+			of = "cluster-wide policies"
+		}
+		return fmt.Sprintf("%d peers in different selections by labels of %s", r.limits.peers, of)
+	}
+	if set.pairs(r) > r.limits.pairs {
 		return fmt.Sprintf("%d pairs of a port and a peer of one rule", r.limits.pairs)
 	}
 	return ""
 }
+
+// visitsPerPair is the number of pods that [Resolver.servedTo] compares with a rule in about the time that one pair takes.
+const visitsPerPair = 16
 
 // pairs counts the pairs of a port and a peer of one rule, without visiting the peers. See [maxPairs].
 func (set *ruleset) pairs(r *Resolver) (all int) {
@@ -61,7 +49,7 @@ func (set *ruleset) pairs(r *Resolver) (all int) {
 		}
 		all += peers * set.ports(i)
 		if set.peersNamed && len(rule.named) > 0 {
-			all += len(r.podsOf) * len(rule.named) // see [Resolver.servedTo]
+			all += set.served(r, rule)
 		}
 	}
 	if r.nested {
@@ -73,9 +61,30 @@ func (set *ruleset) pairs(r *Resolver) (all int) {
 	return all
 }
 
-// ports returns the number of ports of a rule, at least 1.
+// served counts the pairs of a named port of a rule and an identity without a selector of its own, and the visits of [Resolver.servedTo].
+func (set *ruleset) served(r *Resolver, rule *rule) int {
+	if rule.Peers.Any || len(rule.cidrs) > 0 {
+		return len(r.podsOf) * len(rule.named)
+	}
+	members := 0
+	for _, s := range rule.selectors {
+		for _, number := range s.classes {
+			members += r.selectors.byNumber[number].members
+		}
+	}
+	if members == 0 {
+		return 0
+	}
+	return min(members, len(r.podsOf))*len(rule.named) + len(r.podsOf)/visitsPerPair
+}
+
+// ports returns the number of ports of a rule, at least 1. Named ports of an ingress rule are among the ports of its effect.
 func (set *ruleset) ports(rule int) int {
-	return max(1, len(set.effects[rule].ports)+len(set.rules[rule].named))
+	ports := len(set.effects[rule].ports)
+	if set.direction == policy.Egress {
+		ports += len(set.rules[rule].named)
+	}
+	return max(1, ports)
 }
 
 // countExceptions counts the pairs of a port of a rule and a CIDR of it, or an exception of any rule inside the CIDR.
@@ -105,6 +114,7 @@ func (s size) exceeds(limit size) bool {
 // Compile. A result with more is [Compiled.TooLarge].
 func (r *Resolver) SetLimit(entries, ranges int) {
 	r.limit, r.limits.pairs = size{entries, ranges}, max(maxPairs, pairsPerEntry*entries)
+	r.limits.peers = peersPerPair * r.limits.pairs
 }
 
 // ruleCookies holds the cookies of the rules of a rule set, and counts the entries that are built with them. Beyond the limit no entries are built: a few rules
@@ -145,8 +155,8 @@ func (set *ruleset) completed(c *Compiled) *Compiled {
 // Then there are no entries, and [Compiled.Len] is the number of entries that were counted before the limit was exceeded.
 func (c *Compiled) TooLarge() bool { return c.tooLarge }
 
-// Exceeded names the limit of one subject that the rules exceed, with the largest number: "4000 different selections of peers by labels". It returns "" if there
-// is none.
+// Exceeded names the limit of one subject that the rules exceed, with the largest number: "2097152 pairs of a port and a peer of one rule". It returns ""
+// if there is none.
 func (c *Compiled) Exceeded() string { return c.exceeded }
 
 // ExceedsConditions lists the policies whose conditions on peers, together more than [policy.MaxConditions], are not met: see [policy.Requirements]. The caller
@@ -158,7 +168,19 @@ func (c *Compiled) Denies() bool {
 	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.Deny })
 }
 
+// DeniesBeyond reports whether a rule denies that o does not have, or has in another version. o may be nil.
+func (c *Compiled) DeniesBeyond(o *Compiled) bool {
+	have := map[*rule]bool{}
+	if o != nil {
+		for _, r := range o.rules {
+			have[r] = r.Deny
+		}
+	}
+	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.Deny && !have[r] })
+}
+
 // sameRules reports whether c and o, one of which is too large, mean the same.
 func (c *Compiled) sameRules(o *Compiled) bool {
-	return c.tooLarge == o.tooLarge && c.exceeded == o.exceeded && c.isolated == o.isolated && c.nested == o.nested && c.namespace == o.namespace && slices.Equal(c.conditions, o.conditions) && slices.Equal(c.rules, o.rules)
+	return c.tooLarge == o.tooLarge && c.exceeded == o.exceeded && c.isolated == o.isolated && c.nested == o.nested && c.namespace == o.namespace &&
+		slices.Equal(c.conditions, o.conditions) && slices.Equal(c.rules, o.rules)
 }

@@ -191,15 +191,18 @@ func (r *Resolver) servedTo(rule *rule, found func(servedPort)) {
 		}
 		return
 	}
+	classes := map[uint32]struct{}{} // of all selectors, because there may be thousands of pods
 	for _, s := range rule.selectors {
 		for _, number := range s.identities {
 			ofIdentity(number)
 		}
-		if len(s.classes) == 0 {
-			continue
+		for _, number := range s.classes {
+			classes[number] = struct{}{}
 		}
+	}
+	if len(classes) > 0 {
 		for number := range r.podsOf {
-			if s.choosesClassOf(r.selectors.identities[number]) {
+			if r.selectors.identities[number].inOneOf(classes) {
 				ofIdentity(number)
 			}
 		}

@@ -14,6 +14,10 @@ type Resolver struct {
 	options    policy.Options
 	limit      size
 	limits     limits
+	accounts   map[string]*account      // by namespace, "" for cluster-wide policies
+	overdrawn  map[*account]struct{}    // accounts that may be beyond the limit
+	unselected map[*ruleset]*unselected // rule sets whose peers are released
+	tried      *ruleset                 // in [Resolver.selectAgain]; otherwise nil
 	allowAll   *Compiled
 	policies   map[policy.Ref]*policyState
 	parts      anchored[*part]         // of the policies
@@ -44,11 +48,14 @@ type Resolver struct {
 
 // New returns a resolver without policies, identities, CIDRs and endpoints.
 func New(options policy.Options) *Resolver {
-	return &Resolver{options: options, limits: limits{maxPairs, maxSelectors}, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
+	r := &Resolver{options: options, accounts: map[string]*account{}, overdrawn: map[*account]struct{}{}, unselected: map[*ruleset]*unselected{},
+		limits: limits{maxPairs, peersPerPair * maxPairs}, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
 		parts: anchored[*part]{}, recounted: map[policy.Ref]struct{}{},
 		subjects: map[uint16]*subject{}, unsettled: map[*subject]struct{}{}, rulesets: map[string]*ruleset{}, touched: map[*ruleset]struct{}{}, selectors: newSelectors(),
 		cookies: map[uint32]struct{}{}, pods: map[string][]*Pod{}, podsOf: map[uint32]*podsOf{},
 		namedRules: map[*rule]struct{}{}, portNames: map[namedRef]int{}, prefixes: prefixCounts{of: map[string]map[netip.Prefix]int{}}, named: []netip.Prefix{}, cidrs: newNamedCIDRs()}
+	r.selectors.shrink, r.selectors.overdrawn = r.shrink, func() bool { return len(r.overdrawn) > 0 }
+	return r
 }
 
 // UpsertIdentity sets the labels, "source:key" -> value, of an identity. The caller must add the fixed identities as well.

@@ -23,13 +23,15 @@ type ruleset struct {
 	effects    []effect // effects of the rules on their peers
 	cookies    *ruleCookies
 	bySelector map[*selector][]int
-	anyPeer    []int // rules about every peer
+	held       map[*selector]struct{} // selectors of the rules, and of the rules that narrowed replaces
+	anyPeer    []int                  // rules about every peer
 	cidrs      []cidrUse
 	named      map[netip.Prefix]struct{} // prefixes of cidrs
 	peersNamed bool                      // rules name ports of peers
 	exceptions int                       // see [ruleset.countExceptions]
 	conditions []policy.Ref              // see [Compiled.ExceedsConditions]
-	unchosen   bool                      // the peers of the rules are not chosen, because they are too many
+	account    *account
+	at         []policy.NamedPort // named ports of the subjects
 
 	compiled *Compiled
 	missing  []netip.Prefix
@@ -45,29 +47,44 @@ type cidrUse struct {
 }
 
 func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, ports []policy.NamedPort) *ruleset {
-	set := &ruleset{resolver: r, key: key, direction: d, parts: parts, isolated: r.options.Mode == policy.Always, stale: true, bySelector: map[*selector][]int{},
-		named: map[netip.Prefix]struct{}{}, touched: map[peer]struct{}{}, cookies: &ruleCookies{},
-		localhost: d == policy.Ingress && r.options.AllowLocalhost}
-	set.unchosen = r.limits.exceed(parts, d)
-	var required policy.Requirements
+	set := &ruleset{resolver: r, key: key, direction: d, parts: parts, isolated: r.options.Mode == policy.Always, stale: true,
+		touched: map[peer]struct{}{}, at: ports, localhost: d == policy.Ingress && r.options.AllowLocalhost}
 	for _, p := range parts {
-		if !set.unchosen {
-			r.use(p, d)
-		}
 		set.namespace = cmp.Or(set.namespace, p.owner.policy.Ref.Namespace)
 		set.isolated = set.isolated || p.Isolates(d)
-		set.rules = append(set.rules, p.rules[d]...)
+	}
+	set.account = r.accountOf(set)
+	set.reset()
+	set.choosePeers()
+	return set
+}
+
+// reset sets the rules, without their peers.
+func (set *ruleset) reset() {
+	set.rules, set.narrowed, set.effects, set.anyPeer, set.cidrs, set.conditions = nil, nil, nil, nil, nil, nil
+	set.held, set.bySelector, set.named, set.cookies = map[*selector]struct{}{}, map[*selector][]int{}, map[netip.Prefix]struct{}{}, &ruleCookies{}
+	set.peersNamed, set.exceptions = false, 0
+	for _, p := range set.parts {
+		set.rules = append(set.rules, p.rules[set.direction]...)
+	}
+}
+
+// choosePeers selects the peers of the rules after [ruleset.reset].
+func (set *ruleset) choosePeers() {
+	r, d := set.resolver, set.direction
+	var required policy.Requirements
+	for _, p := range set.parts {
+		r.use(p, d)
 		required.Add(p.owner.policy.Ref, p.Part, d)
 	}
-	if set.unchosen {
-		return set
-	}
-	for _, p := range parts {
+	for _, p := range set.parts {
 		if ref := p.owner.policy.Ref; required.Exceeded(ref, p.Part, d) {
 			set.conditions = append(set.conditions, ref)
 		}
 	}
+	set.hold()
 	set.narrow(r, &required)
+	set.hold()
 	for i, rule := range set.rules {
 		one := effect{rule: i, deny: rule.Deny, all: rule.Ports.Any, ports: rule.ports}
 		switch {
@@ -77,7 +94,7 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 		default:
 			one.ports = slices.Clone(one.ports)
 			for _, named := range rule.named {
-				one.ports = append(one.ports, named.at(ports)...)
+				one.ports = append(one.ports, named.at(set.at)...)
 			}
 		}
 		set.effects = append(set.effects, one)
@@ -89,7 +106,34 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 	for s := range set.bySelector {
 		s.users[set] = struct{}{}
 	}
-	return set
+}
+
+// hold counts the selectors of the rules in the account.
+func (set *ruleset) hold() {
+	for _, rule := range set.rules {
+		for _, s := range rule.selectors {
+			if _, again := set.held[s]; !again {
+				set.held[s] = struct{}{}
+				s.hold(set)
+			}
+		}
+	}
+}
+
+// releasePeers reverts [ruleset.choosePeers].
+func (set *ruleset) releasePeers() {
+	for s := range set.bySelector {
+		delete(s.users, set)
+	}
+	for s := range set.held {
+		s.drop(set)
+	}
+	gone := set.narrowed
+	for _, p := range set.parts {
+		gone = append(gone, set.resolver.unuse(p, set.direction)...)
+	}
+	set.resolver.releasePeers(gone...)
+	set.reset()
 }
 
 // narrow replaces the rules whose peers must meet requirements with copies.

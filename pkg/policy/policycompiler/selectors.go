@@ -19,8 +19,9 @@ type selector struct {
 	anchors    []anchor         // of byAnchor
 	rules      int              // number of rules that make the choice
 	users      map[*ruleset]struct{}
-	pending    bool // the identities are not known yet
-	mark       bool // used while candidates are gathered
+	accounts   map[*account]int // number of rule sets that hold it, by account
+	pending    bool             // the identities are not known yet
+	mark       bool             // used while candidates are gathered
 }
 
 // known is an identity or a class of identities.
@@ -43,6 +44,8 @@ type selectors struct {
 	labelled   labelIndex             // of identities
 	fixed      map[uint32][]*selector // selectors of fixed identities, by number
 	arrivals   map[uint32]struct{}    // identities that are new or have changed
+	shrink     func() bool            // see [Resolver.shrink]; it may release selectors
+	overdrawn  func() bool            // reports whether shrink may release any
 	identityClasses
 }
 
@@ -56,7 +59,7 @@ func (c *selectors) ofLabels(choice *policy.Selector) *selector {
 	key, choice := keyOf(choice)
 	s := c.byKey[key]
 	if s == nil {
-		s = &selector{key: key, choice: choice, extent: extentOf(choice), users: map[*ruleset]struct{}{}, pending: true}
+		s = &selector{key: key, choice: choice, extent: extentOf(choice), users: map[*ruleset]struct{}{}, accounts: map[*account]int{}, pending: true}
 		s.anchors = c.byAnchor.file(s, choice)
 		c.byKey[key] = s
 		c.pending = append(c.pending, s)
@@ -71,7 +74,7 @@ func (c *selectors) ofNumbers(numbers []uint32) *selector {
 	key := numbersKey(numbers)
 	s := c.byKey[key]
 	if s == nil {
-		s = &selector{key: key, identities: numbers, users: map[*ruleset]struct{}{}}
+		s = &selector{key: key, identities: numbers, users: map[*ruleset]struct{}{}, accounts: map[*account]int{}}
 		for _, number := range numbers {
 			c.fixed[number] = append(c.fixed[number], s)
 		}
@@ -126,6 +129,7 @@ func (c *selectors) unchoose(list []*selector) {
 		for _, number := range s.classes {
 			chosen[&c.byNumber[number].known] = struct{}{}
 		}
+		s.count(-s.size())
 		s.identities, s.classes = nil, nil
 	}
 	for k := range chosen {
@@ -229,8 +233,15 @@ func (s *selector) numbers(kind Kind) *[]uint32 {
 
 func (s *selector) gain(p peer) {
 	list := s.numbers(p.kind)
-	i, _ := slices.BinarySearch(*list, p.identity)
+	i := len(*list)
+	if i > 0 && (*list)[i-1] > p.identity {
+		i, _ = slices.BinarySearch(*list, p.identity)
+	}
 	*list = slices.Insert(*list, i, p.identity)
+	s.count(1)
+	if s.pending {
+		return // its users are stale
+	}
 	for user := range s.users {
 		user.touch(p)
 	}
@@ -240,6 +251,7 @@ func (s *selector) lose(p peer) {
 	list := s.numbers(p.kind)
 	if i, found := slices.BinarySearch(*list, p.identity); found {
 		*list = slices.Delete(*list, i, i+1)
+		s.count(-1)
 	}
 	for user := range s.users {
 		user.touch(p)
@@ -259,6 +271,7 @@ func (c *selectors) resolve() (reclassed []uint32) {
 			reclassed = append(reclassed, number)
 		}
 		c.choose(k, settled)
+		c.shrink()
 	}
 	if len(c.arrivals) > 0 {
 		c.arrivals = map[uint32]struct{}{} // iterating over a map takes time by its largest size
@@ -270,10 +283,13 @@ func (c *selectors) resolve() (reclassed []uint32) {
 // resolvePending finds the identities and classes of new selectors: first of those that it can compare with few identities, and then of the others, in one pass
 // over all.
 func (c *selectors) resolvePending() {
+	c.shrink()
 	if len(c.pending) == 0 {
 		return
 	}
-	c.resolveByLabel()
+	for again := true; again; again = c.shrink() {
+		c.resolveByLabel()
+	}
 	switch {
 	case len(c.pending) == 0:
 		return
@@ -282,6 +298,7 @@ func (c *selectors) resolvePending() {
 			for _, s := range c.pending {
 				c.compare(s, k)
 			}
+			c.shrink()
 		}
 		for _, s := range c.pending {
 			s.sort()
@@ -290,6 +307,7 @@ func (c *selectors) resolvePending() {
 		asked := func(s *selector) bool { return s.pending }
 		for _, k := range slices.SortedFunc(c.all(), func(a, b *known) int { return a.compare(b.peer) }) {
 			c.choose(k, asked)
+			c.shrink()
 		}
 	}
 	for _, s := range c.pending {
@@ -309,7 +327,7 @@ func (c *selectors) resolveByLabel() {
 		if ofClasses {
 			cost += len(c.byNumber)
 		}
-		if !listed || cost > left {
+		if !listed || cost > left || c.overdrawn() {
 			return false
 		}
 		left -= cost
@@ -332,6 +350,7 @@ func (c *selectors) compare(s *selector, k *known) {
 	if c.decides(s, k) && s.choice.Matches(k.labels) {
 		list := s.numbers(k.kind)
 		*list = append(*list, k.identity)
+		s.count(1)
 		k.chosen = append(k.chosen, s)
 	}
 }

@@ -68,9 +68,12 @@ func TestSelectors_RandomChangesOfClasses_EqualAComparisonWithAll(t *testing.T) 
 
 // chosenWithClasses lists the identities that a selector chooses by number or by class. One that it chooses by both is listed twice.
 func chosenWithClasses(c *selectors, s *selector) []uint32 {
-	numbers := slices.Clone(s.identities)
+	numbers, classes := slices.Clone(s.identities), map[uint32]struct{}{}
+	for _, number := range s.classes {
+		classes[number] = struct{}{}
+	}
 	for number, k := range c.identities {
-		if s.choosesClassOf(k) {
+		if k.inOneOf(classes) {
 			numbers = append(numbers, number)
 		}
 	}

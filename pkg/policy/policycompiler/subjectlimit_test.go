@@ -18,8 +18,8 @@ func several(n int, rule func(int) policy.Rule) (all []*policy.Policy) {
 	return all
 }
 
-// Several policies of one endpoint can select each identity in many rules, and all rules share one entry for each identity. The pairs of a rule and an identity are
-// limited, also when more identities join later. The memory beyond the limit does not depend on the number of pairs.
+// Several policies of one endpoint can select each identity in many rules, and all rules share one entry for each identity. The pairs of a rule and an
+// identity are limited, also when identities are created later. The memory beyond the limit does not depend on the number of pairs.
 func TestPairs_SeveralPoliciesOfOneSubject(t *testing.T) {
 	port := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Low: 80, High: 80}}}
 	var memory [2]uint64
@@ -36,7 +36,7 @@ func TestPairs_SeveralPoliciesOfOneSubject(t *testing.T) {
 		require.Equal(t, "1000 pairs of a port and a peer of one rule", in.Exceeded())
 		require.True(t, in.Isolated())
 		require.Empty(t, entriesIn(in))
-		require.Len(t, in.Policies(in.Entries()), policies, "reported on all policies that take part")
+		require.Len(t, in.Policies(in.Entries()), policies, "reported on all policies of the endpoint")
 		if i > 0 {
 			continue
 		}
@@ -92,40 +92,6 @@ func TestPairs_ExceptionsOfOtherPolicies(t *testing.T) {
 	}
 }
 
-// The identities of selections of peers are kept. When the policies of an endpoint make too many selections, none of them is followed. When a policy is deleted,
-// they are, and when the endpoint is deleted, none is left.
-func TestSelectors_SeveralPoliciesOfOneSubject(t *testing.T) {
-	t.Parallel()
-	policies := several(5, func(i int) policy.Rule {
-		peers := policy.Peers{List: []policy.Peer{{Labels: &policy.Selector{}}}} // the same selection in all policies
-		for k := range 10 {
-			peers.List = append(peers.List, app(fmt.Sprint("app-", i, "-", k)).List...)
-		}
-		return ingress(false, peers, anyPorts())
-	})
-	r, _ := one(policy.Options{Mode: policy.Default}, policies[1:]...)
-	r.limits.selectors = 41
-	r.UpsertPolicy(policies[0])
-	in, out := enforced(r)
-	require.Equal(t, "41 different selections of peers by labels", in.Exceeded())
-	require.True(t, in.TooLarge())
-	require.False(t, out.TooLarge())
-	require.Empty(t, r.selectors.byKey)
-
-	r.DeletePolicy(policies[0].Ref)
-	in, _ = enforced(r)
-	require.False(t, in.TooLarge())
-	require.Len(t, r.selectors.byKey, 41)
-	r.UpsertPolicy(policies[0])
-	in, _ = enforced(r)
-	require.True(t, in.TooLarge())
-	require.Empty(t, r.selectors.byKey)
-	r.DeleteSubject(1)
-	r.NeedsCompile()
-	require.Empty(t, r.rulesets)
-	require.Empty(t, r.selectors.byKey)
-}
-
 // Beyond the limit of entries, nothing is computed for further peers.
 func TestEntries_NothingBeyondLimit(t *testing.T) {
 	set := &ruleset{cookies: &ruleCookies{limit: size{entries: 1}, built: size{entries: 2}}, effects: []effect{{ports: []span{{protocol: 6, run: run{1, 9}}}}}}
@@ -141,7 +107,7 @@ func TestPairs_LargeMaps(t *testing.T) {
 	t.Parallel()
 	r := New(policy.Options{})
 	r.SetLimit(1000, 1000)
-	require.Equal(t, maxPairs, r.limits.pairs)
+	require.Equal(t, limits{maxPairs, 2 * maxPairs}, r.limits)
 	r.SetLimit(maxPairs, 1000)
-	require.Equal(t, 16*maxPairs, r.limits.pairs)
+	require.Equal(t, limits{16 * maxPairs, 32 * maxPairs}, r.limits)
 }

@@ -129,6 +129,7 @@ func (r *Resolver) settle() {
 	for _, number := range r.selectors.resolve() {
 		r.reclassed(number, true)
 	}
+	r.selectAgain()
 }
 
 // choose sets the rule sets of a subject. It joins the new rule sets before it leaves the previous ones, so that parts of both stay in use.
@@ -199,14 +200,8 @@ func (r *Resolver) leave(set *ruleset) {
 	}
 	delete(r.rulesets, set.key)
 	delete(r.touched, set)
-	for s := range set.bySelector {
-		delete(s.users, set)
+	if _, released := r.unselected[set]; !released {
+		set.releasePeers()
 	}
-	gone := slices.Clone(set.narrowed)
-	if !set.unchosen {
-		for _, p := range set.parts {
-			gone = append(gone, r.unuse(p, set.direction)...)
-		}
-	}
-	r.releasePeers(gone...)
+	r.closeAccount(set)
 }

@@ -34,8 +34,7 @@ type EndpointPolicy struct {
 	Identity   uint32   `json:"identity"`   // identity that other endpoints and nodes may use from now on
 	Ingress    Decision `json:"ingress"`
 	Egress     Decision `json:"egress"`
-	// Error says why the endpoint does not have its desired policies. It then keeps the previous ones; without previous ones all its packets are
-	// dropped. Empty without an error.
+	// Error says why the endpoint does not have all its desired policies. In each direction it then keeps the previous one, or has ID 0. Empty without an error.
 	Error string `json:"error,omitempty"`
 	// Revision rises when the verdicts of the endpoint's policies on established connections may have changed. The datapath then evaluates each
 	// connection again.
