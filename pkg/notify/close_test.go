@@ -27,5 +27,5 @@ func TestClose_EndsTheWatch(t *testing.T) {
 
 func TestClose_NoWatch(t *testing.T) {
 	t.Parallel()
-	notify.Close(nil)
+	notify.Close[*fsnotify.Watcher](nil)
 }

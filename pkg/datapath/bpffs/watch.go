@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/notify"
 )
 
 var errNotMounted = errors.New("the BPF file system is not mounted: mount it on the directory of --bpf-root (mount -t bpf bpffs DIRECTORY), or restart the agent")
@@ -114,9 +116,7 @@ func (w *Watch) checkMount() error {
 	return err
 }
 
-// close does not wait until the kernel has freed the watch, which may take seconds; see [github.com/waggle-net/waggle/pkg/notify.Close].
 func (w *Watch) close() {
-	f := w.inotify
-	go func() { _ = f.Close() }()
+	notify.Close(w.inotify)
 	w.inotify = nil
 }
