@@ -3,7 +3,6 @@ package servicemaps
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/cilium/statedb/reconciler"
 
@@ -118,7 +117,7 @@ func TestFullBackends_Rollout_RemovedBackendsGetNoConnections(t *testing.T) {
 	s.step(s.now)
 	s.expectList(1, "while the map is full")
 	s.pass(quarantine)
-	s.pass(time.Nanosecond)
+	s.pass(minRetry)
 	s.expectList(1, "after the quarantine", 11, 12)
 }
 
