@@ -18,7 +18,7 @@
 // each time.
 //
 // A full map keeps the entries in force: the status of a row that does not fit, as a whole or in part, names the flag that helps, and the row is retried when
-// something that it lacks was freed (retries.go). Namespaces with few entries precede others, and each has a quota (namespaces.go). A row without enough slots uses
+// capacity that it waits for was freed (retries.go). Namespaces with few entries precede others, and each has a quota (namespaces.go). A row without enough slots uses
 // as many backends as it has slots. A backend without a row gets no connections, whatever is full.
 //
 // After a restart the maps serve the entries of the previous run until both tables are complete. Rows that equal their entries cost no write: the entries,

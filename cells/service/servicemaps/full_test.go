@@ -163,6 +163,7 @@ func TestFullMaps_DefaultKubernetes_First(t *testing.T) {
 	s.rounds(1)
 	s.want("new", 10, 20, 1)
 	s.rounds(1)
+	s.exhaust()
 	txn := s.DB.WriteTxn(s.Frontends.Table)
 	_, _, _ = s.Frontends.Table.Insert(txn, &frontends.Frontend{Address: s.address(20), ID: 1020, Kind: frontends.ClusterIP, Service: "default/kubernetes",
 		Backends: []uint32{1}, Status: reconciler.StatusPending()})
@@ -239,7 +240,7 @@ func TestFullMaps_ManyRows_AllFit(t *testing.T) {
 	require.Equal(t, 3000, s.served(3000, 6000))
 }
 
-// TestFullMaps_TwoReasons: a frontend lacks a backend and its deny ranges. It is retried when the ranges fit, although the backend never does.
+// TestFullMaps_TwoReasons: a backend and the deny ranges of a frontend do not fit. It is retried when the ranges fit, although the backend never does.
 func TestFullMaps_TwoReasons(t *testing.T) {
 	t.Parallel()
 	f := newFakes(100, 100, 0)

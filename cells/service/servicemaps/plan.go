@@ -23,7 +23,7 @@ type plan struct {
 	kept [2]bool // the existing entry is current
 	// fatal keeps the previous state in force. If it is nil, the row comes into force, and short is the error of a missing part.
 	fatal, short error
-	waits        capacity // that the row lacks
+	waits        capacity
 	transient    bool     // the row also fails for another reason
 	before       uint32   // id of the existing entry
 	// slotsFailed means that slots could not be written; fewer means that the row has fewer slots than backends.
@@ -58,7 +58,7 @@ func (p *plan) recordMissing(err error) {
 	p.short = cmp.Or(p.short, err)
 }
 
-// record records what a row waits for. It must know all errors: a row that lacks two things is retried for each.
+// record records what a row waits for. It must know all errors: a row may wait for several.
 func (p *plan) record(err error) {
 	waits := waitsFor(err)
 	p.waits |= waits

@@ -188,10 +188,17 @@ func TestQuota_SharedBackend(t *testing.T) {
 	s.pods("attacker", 50, 51) // the other one's Service is deleted
 	s.rounds(1)
 	require.Equal(t, [2]int{11, 9}, used())
+	s.pods("other", 110, 111)
 	s.share(60, 61)
-	s.drop(60, 61)
 	s.rounds(1)
-	require.NotContains(t, s.writer.left.againBackends.rows, uint32(60))
+	s.exhaust()
+	txn := s.DB.WriteTxn(s.backs)
+	_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(60), ID: 61, State: backends.Active, Services: []string{"other/web"}})
+	txn.Commit()
+	s.step(s.now)
+	s.verify(s.DB.ReadTxn())
+	require.Contains(t, s.writer.left.againBackends.rows, uint32(61))
+	require.NotContains(t, s.writer.left.againBackends.rows, uint32(60), "its row has another id")
 }
 
 // TestQuota_SharedBackend_OneBatch: the namespace with the fewest backends includes those that are planned, and those that could not be written are given back.
@@ -207,4 +214,9 @@ func TestQuota_SharedBackend_OneBatch(t *testing.T) {
 	s.rounds(1)
 	require.Len(t, s.fakes.backends.entries, 19)
 	require.Equal(t, [2]int{10, 9}, [2]int{s.writer.known.namespaces.of("attacker/web").backends, s.writer.known.namespaces.of("other/web").backends})
+	s.drop(1, 9)
+	s.rounds(1)
+	s.share(50, 61)
+	s.rounds(1)
+	require.Equal(t, 9, s.writer.known.namespaces.of("other/web").backends, "as long as its services use them")
 }

@@ -136,7 +136,7 @@ func TestFullBackends_Rollout_KeepsBackendsWithRows(t *testing.T) {
 	s.expectList(2, "while the map is full", 1)
 }
 
-// TestFullMaps_ChangesPrecedeRetries: places become free in the pass of a change. The changed rows get them, not the rows that failed before.
+// TestFullMaps_ChangesPrecedeRetries: entries become free in the pass of a change. The changed rows get them, not the rows that failed before.
 func TestFullMaps_ChangesPrecedeRetries(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)

@@ -30,7 +30,7 @@ type noCapacity struct {
 
 func (e *noCapacity) Unwrap() error { return e.error }
 
-// waitsFor returns the capacity that an error lacks, 0 for other errors.
+// waitsFor returns the capacity for which a row with this error waits, 0 for other errors.
 func waitsFor(err error) capacity {
 	if full := (*noCapacity)(nil); errors.As(err, &full) {
 		return full.of
