@@ -24,8 +24,8 @@ type plan struct {
 	// fatal keeps the previous state in force. If it is nil, the row comes into force, and short is the error of a missing part.
 	fatal, short error
 	waits        capacity
-	transient    bool     // the row also fails for another reason
-	before       uint32   // id of the existing entry
+	transient    bool   // the row also fails for another reason
+	before       uint32 // id of the existing entry
 	// slotsFailed means that slots could not be written; fewer means that the row has fewer slots than backends.
 	slotsFailed, fewer bool
 	// close means that a range of a row that denies could not be written: the frontend serves no external client.
