@@ -231,13 +231,13 @@ func TestModel_FullMaps(t *testing.T) {
 				a.step(m.now)
 				m.onlyExisting(nil)
 			}
-			for _, err := range a.writer.left.again.errs {
-				if text := err.Error(); !strings.Contains(text, "raise --bpf-lb-") && !strings.Contains(text, "is not in the map backends") {
+			for _, x := range a.writer.left.again.rows {
+				if text := x.err.Error(); !strings.Contains(text, "raise --bpf-lb-") && !strings.Contains(text, "is not in the map backends") {
 					t.Errorf("no remedy in: %s", text)
 				}
 			}
 			for row := range a.Frontends.Table.All(a.DB.ReadTxn()) {
-				if bad := row.Status.Kind == reconciler.StatusKindError; bad != (a.writer.left.again.errs[bpf.NewServiceKey(row.Address, 0)] != nil) {
+				if bad := row.Status.Kind == reconciler.StatusKindError; bad != (a.writer.left.again.rows[bpf.NewServiceKey(row.Address, 0)].err != nil) {
 					t.Errorf("%s is %s", row.Address, row.Status)
 				}
 			}
@@ -245,8 +245,8 @@ func TestModel_FullMaps(t *testing.T) {
 			for _, u := range a.writer.known.usage() {
 				rejected += u.Refused
 			}
-			if len(a.writer.left.again.errs) > 0 && rejected == 0 {
-				t.Errorf("%d rows are not in force, and nothing counts as refused", len(a.writer.left.again.errs))
+			if len(a.writer.left.again.rows) > 0 && rejected == 0 {
+				t.Errorf("%d rows are not in force, and nothing counts as refused", len(a.writer.left.again.rows))
 			}
 			f.services.size, f.members.size, f.ranges.size, f.backends.size = 200, 200, 200, 200
 			m.now = m.now.Add(maxRetry)

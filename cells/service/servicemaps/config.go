@@ -22,7 +22,7 @@ const halfOfMap = -1
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("bpf-lb-maglev-hash-seed", c.Seed, "Seed of the Maglev tables, 12 bytes in base64; must be the same on all nodes")
 	flags.Int("service-entries-per-namespace", c.NamespaceEntries, "Quota of frontends, of backends and in proportion of backend slots of one namespace's Services "+
-		"on this node; -1: half of --bpf-lb-map-max, 0: none")
+		"and host ports on this node; -1: half of --bpf-lb-map-max, 0: none")
 }
 
 // validate checks the quota.

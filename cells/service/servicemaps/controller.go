@@ -3,6 +3,7 @@ package servicemaps
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -39,7 +40,7 @@ type controller struct {
 	seed   maglev.Seed
 	in     *inputs // nil before begin
 	writer writer
-	retry  retry
+	retry  retries
 
 	verified int   // number of verifications
 	unread   error // error of the last verification
@@ -109,29 +110,28 @@ func (c *controller) begin() (err error) {
 // change; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) time.Duration {
 	w := &c.writer
-	released, due := w.release(now), !now.Before(c.retry.at)
-	if due {
-		w.known.allowProbe()
-	}
+	w.release(now)
 	w.known.later.begin(now)
+	attempt := w.left.attempts + 1
 
 	// Changed rows precede those that failed before, so that a full map does not refuse them for the sake of the backlog.
 	rows, orphans := c.in.changedBackends(txn, changed, &w.left)
 	for _, id := range orphans {
 		w.orphanBackend(id)
 	}
-	added := w.writeBackends(append(rows, c.in.backendsOf(txn, w.retriedBackends(rows, due), &w.left)...))
+	c.retry.begin(now, attempt, &w.known.freed)
+	ids, moreBackends := w.left.againBackends.due(&c.retry, func(n *namespace) int { return n.backends }, w.known.namespaces)
+	w.writeBackends(append(rows, c.in.backendsOf(txn, ids, &w.left)...))
 	w.alive()
 	plans, gone := c.in.changedFrontends(txn, changed, &w.left)
 	for _, row := range gone {
 		w.gone(row)
 	}
-	soon := c.in.frontendsOf(txn, w.left.retriedSoon(due, released), &w.left)
-	w.known.sort(soon)
-	plans = append(plans, soon...)
-	plans = append(plans, c.in.frontendsOf(txn, w.retriedFrontends(plans, added, due), &w.left)...)
+	c.retry.begin(now, attempt, &w.known.freed) // backends may have been added
+	keys, moreFrontends := w.left.again.due(&c.retry, func(n *namespace) int { return n.entries }, w.known.namespaces)
+	again := c.in.frontendsOf(txn, keys, &w.left)
+	plans = append(plans, again...)
 	w.writeFrontends(plans, now)
-	w.known.learn()
 	if c.in.completed(txn, changed) {
 		w.removeUnwanted()
 	}
@@ -145,31 +145,16 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 	w.removeBackends()
 	w.alive()
 
+	more := (moreBackends || moreFrontends) && (w.written(ids) || slices.ContainsFunc(again, (*plan).progressed))
 	c.publish(plans)
-	return c.wait(now, due)
+	return c.wait(now, more)
 }
 
-// wait returns the time until the next pass.
-func (c *controller) wait(now time.Time, tried bool) (d time.Duration) {
-	failing := c.writer.left.failing()
-	c.retry.after(now, failing, tried)
-	if failing {
-		d = max(c.retry.at.Sub(now), time.Nanosecond)
-	}
-	if c.writer.ready() {
-		d = time.Nanosecond
-	}
+// wait returns the time until the next pass. The argument more means that the next pass continues the retries.
+func (c *controller) wait(now time.Time, more bool) time.Duration {
+	d := c.retry.end(now, &c.writer.left, &c.writer.known.freed, more)
 	if waiting := c.writer.known.waiting; len(waiting) > 0 {
 		d = sooner(d, waiting[0].until.Sub(now))
 	}
 	return d
-}
-
-// sooner returns the shorter of two waits. The first may be 0, which means forever.
-func sooner(a, b time.Duration) time.Duration {
-	b = max(b, time.Nanosecond)
-	if a == 0 {
-		return b
-	}
-	return min(a, b)
 }

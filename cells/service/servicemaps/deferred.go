@@ -21,29 +21,25 @@ var errLater = errors.New("no slots are free until quarantined slots are release
 
 func (l *deferred) begin(now time.Time) { l.now, l.known = now, false }
 
-// noSlots returns why an entry of a share that has some slots, and gets fits of them, does not get n. If quarantined slots would suffice, the row waits for them,
-// but for one quarantine time only: if other rows change continuously, some slots are always quarantined, and other rows may get them.
-func (f *inForce) noSlots(key bpf.ServiceKey, of *share, n, has, fits int) error {
+// noSlots returns why an entry of a namespace that has some slots does not get n. If quarantined slots would suffice, the row waits for them, but for one
+// quarantine time only: if other rows change continuously, some slots are always quarantined, and other rows may get them.
+func (f *inForce) noSlots(key bpf.ServiceKey, of *namespace, n, has int) error {
 	since, waits := f.later.since[key]
 	if !waits {
 		since = f.later.now
 		f.later.since[key] = since
 	}
 	inQuota := f.mayTake(of, n, has)
-	later := uint32(n) <= f.promised()
-	if !inQuota {
-		later = later && of.quarantined > 0 && uint32(max(0, n-has)) <= f.quotaLeft(of, bpf.MapServiceSlots)+of.quarantined
-	}
-	if f.later.now.Sub(since) < quarantine && later {
-		return errLater
-	}
-	growth := n - min(n, fits)
-	if !inQuota {
-		return f.overQuota(of, bpf.MapServiceSlots, n, growth)
+	later := uint32(n) <= f.promised() && (inQuota || of.quarantined > 0 && n-has <= f.quotaLeft(of, bpf.MapServiceSlots)+of.quarantined)
+	switch {
+	case f.later.now.Sub(since) < quarantine && later:
+		return &noCapacity{capacityOf(bpf.MapServiceSlots), errLater}
+	case !inQuota:
+		return f.overQuota(of, bpf.MapServiceSlots)
 	}
 	f.rejected[bpf.MapServiceSlots]++
-	err := fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", bpf.MapServiceSlots, n, len(f.slots.contents))
-	return &lack{in: bpf.MapServiceSlots, need: uint32(n), growth: uint32(growth), err: err}
+	return &noCapacity{capacityOf(bpf.MapServiceSlots), fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max",
+		bpf.MapServiceSlots, n, len(f.slots.contents))}
 }
 
 // promised returns the length of the longest run of slots that would be free without quarantine.

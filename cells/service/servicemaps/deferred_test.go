@@ -94,7 +94,10 @@ func TestFullSlots_ReportedWhenOtherRowsGetSlots(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)
 	s.writer.known.slots.runs.take(0, 8)
-	s.writer.known.retire(&entry{ours: true, value: bpf.Service{Count: 8}}, 0, 0, s.now.Add(time.Hour))
+	of := s.writer.known.namespaces.of("other/web")
+	of.slots = 8
+	s.writer.known.retire(&entry{owner: of}, 0, 7, s.now) // has no slots
+	s.writer.known.retire(&entry{owner: of, ours: true, value: bpf.Service{Count: 8}}, 0, 0, s.now.Add(time.Hour))
 	s.want(3, 1, 2, 3, 4)
 	s.pass(quarantine - time.Nanosecond)
 	s.expect(3, reconciler.StatusKindPending, "while it has waited for less than one period")

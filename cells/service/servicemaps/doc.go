@@ -17,9 +17,9 @@
 // write affinity.) Entries that another writer changes are restored by a verification every --verify-interval; with more than 5000 entries it verifies one map
 // each time.
 //
-// A full map keeps the entries in force: the status of a row that does not fit, as a whole or in part, names the flag that helps, and the row waits until as many
-// places were freed (waits.go). Namespaces with few entries precede others, and each has a quota (quota.go). A row without enough slots uses as many backends as
-// it has slots. A backend without a row gets no connections, whatever is full.
+// A full map keeps the entries in force: the status of a row that does not fit, as a whole or in part, names the flag that helps, and the row is retried when
+// capacity that it waits for was freed (retries.go). Namespaces with few entries precede others, and each has a quota (namespaces.go). A row without enough slots uses
+// as many backends as it has slots. A backend without a row gets no connections, whatever is full.
 //
 // After a restart the maps serve the entries of the previous run until both tables are complete. Rows that equal their entries cost no write: the entries,
 // slots and tables are reused. After that, entries without a row are removed.

@@ -20,19 +20,18 @@ type inForce struct {
 	later    deferred
 	sizes    map[string]uint32 // capacity of each map
 	rejected map[string]uint64 // number of refused writes of full maps, by map
-	shares   shares
-	// namespaceEntries is the flag --service-entries-per-namespace.
-	namespaceEntries int
-	full             map[string]bool   // maps that have refused an entry in this pass
-	limits           map[string]uint32 // number of entries at which a map has refused one, by map
-	freed            uint32            // number of slots that became free since rows failed for lack of slots
+	freed    capacity          // what became free since the last retry
+
+	namespaces       namespaces
+	namespaceEntries int // the flag --service-entries-per-namespace
+	planned          int // number of planned entries of the map services
 }
 
 // entry is an entry of the map services.
 type entry struct {
 	value bpf.Service
 	table *table // nil without Maglev
-	owner *share // of its row; nil if the row is not known in this run
+	owner *namespace
 	// wanted is false if the row of the entry is deleted, or has not been handled yet in this run.
 	wanted bool
 	// ours is false if a previous run has left the entry with slots that another entry has too, or that do not exist.
@@ -50,7 +49,7 @@ func (e *entry) shares(have *entry) bool {
 // backend is an entry of the map backends.
 type backend struct {
 	value   bpf.Backend
-	owner   *share
+	owner   *namespace
 	wanted  bool
 	changed bool // by another writer
 }
@@ -65,8 +64,8 @@ type quarantined struct {
 	first, count uint32   // run of slots
 	displaced    []uint32 // backends that were overwritten in other slots
 	table        *table
-	owner        *share // of the slots
-	id           uint32 // of a frontend whose source ranges are held; 0 for none
+	owner        *namespace // of the slots
+	id           uint32     // of a frontend whose source ranges are held; 0 for none
 }
 
 // retire quarantines the slots and the table of an entry, except the first slots if the next entry uses them. id is the frontend whose ranges are held, or 0.
@@ -77,32 +76,29 @@ func (f *inForce) retire(e *entry, used, id uint32, now time.Time) {
 		q.first, q.count = e.value.First+used, e.value.Count-used
 		q.displaced = f.slots.displaced[e.value.First]
 		delete(f.slots.displaced, e.value.First)
-		q.owner.addQuarantined(int(q.count))
+		q.owner.quarantined += int(q.count)
 	}
 	if q.count > 0 || len(q.displaced) > 0 || q.table != nil || q.id != 0 {
 		f.waiting = append(f.waiting, q)
 	}
 }
 
-// release frees everything whose quarantine has ended, and calls unheld for each frontend whose ranges were held. It reports whether there was something to
-// free.
-func (f *inForce) release(now time.Time, unheld func(id uint32)) (released bool) {
+// release frees everything whose quarantine has ended, and calls unheld for each frontend whose ranges were held.
+func (f *inForce) release(now time.Time, unheld func(id uint32)) {
 	for len(f.waiting) > 0 && !f.waiting[0].until.After(now) {
 		q := f.waiting[0]
 		f.waiting = f.waiting[1:]
 		f.slots.drop(q.first, q.count)
-		f.freed += q.count
-		q.owner.addSlots(-int(q.count))
-		q.owner.addQuarantined(-int(q.count))
+		q.owner.slots -= int(q.count)
+		q.owner.quarantined -= int(q.count)
 		f.slots.refer(q.displaced, -1)
 		f.tables.drop(q.table)
 		if b := f.holdings.of[q.id]; b != nil {
 			b.held--
 			unheld(q.id)
 		}
-		released = true
+		f.freed |= capacityOf(bpf.MapServiceSlots) | capacityOf(bpf.MapMaglev)
 	}
-	return released
 }
 
 // replace records that an entry is in force.
@@ -121,8 +117,7 @@ func (f *inForce) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 func (f *inForce) fullIs(in string, err error, flag string) error {
 	if servicemap.Full(err) {
 		f.rejected[in]++
-		f.full[in] = true
-		return lacks(in, fmt.Errorf("%w: it is full, raise %s", err, flag))
+		return &noCapacity{capacityOf(in), fmt.Errorf("%w: it is full, raise %s", err, flag)}
 	}
 	return err
 }

@@ -425,12 +425,12 @@ func (m *model) check(a *agent) {
 	}
 	used := map[string]int{bpf.MapServices: entries, bpf.MapBackends: len(m.backs), bpf.MapServiceSlots: slots, bpf.MapMaglev: len(tables) * tableSize,
 		bpf.MapAffinityMembers: len(members), bpf.MapSourceRanges: len(ranges)}
-	var all share
-	for _, one := range a.writer.known.shares {
+	var all namespace
+	for _, one := range a.writer.known.namespaces {
 		all.entries, all.backends, all.slots, all.quarantined = all.entries+one.entries, all.backends+one.backends, all.slots+one.slots, all.quarantined+one.quarantined
 	}
-	if want := (share{entries: uint32(entries), backends: uint32(len(m.backs)), slots: uint32(slots)}); all != want {
-		m.t.Fatalf("the shares have %+v, want %+v", all, want)
+	if want := (namespace{entries: entries, backends: len(m.backs), slots: slots}); all != want {
+		m.t.Fatalf("the namespaces use %+v, want %+v", all, want)
 	}
 	for _, u := range a.writer.known.usage() {
 		if int(u.Entries) != used[u.Map] {

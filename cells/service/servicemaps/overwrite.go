@@ -17,10 +17,10 @@ import (
 func (f *inForce) reuseSlots(p *plan, next, have *entry, list []uint32, w *batches) (fits []uint32, same bool) {
 	n := f.extent(have, len(list))
 	if has := f.slotsOf(have); n > has {
-		n = has + int(min(uint32(n-has), f.quotaLeft(next.owner, bpf.MapServiceSlots)))
+		n = has + min(n-has, f.quotaLeft(next.owner, bpf.MapServiceSlots))
 	}
 	if n < len(list) {
-		err := f.noSlots(p.key, next.owner, len(list), f.slotsOf(have), n)
+		err := f.noSlots(p.key, next.owner, len(list), f.slotsOf(have))
 		if n == 0 || errors.Is(err, errLater) {
 			p.fail(err)
 			return nil, false
@@ -79,7 +79,7 @@ func (f *inForce) overwrite(p *plan, next, have *entry, list []uint32, w *batche
 	next.value.First, next.value.Count = first, n
 	if more := int(n) - len(own); more > 0 {
 		f.slots.runs.take(first+have.value.Count, uint32(more))
-		next.owner.addSlots(more)
+		next.owner.slots += more
 	}
 	f.slots.displaced[first] = append(f.slots.displaced[first], own[:min(len(own), len(list))]...)
 	f.putSlots(p, next, list, w)
@@ -89,7 +89,7 @@ func (f *inForce) overwrite(p *plan, next, have *entry, list []uint32, w *batche
 func (f *inForce) undoOverwrite(p *plan, next, have *entry) {
 	if more := int(next.value.Count) - int(have.value.Count); more > 0 {
 		f.slots.drop(have.value.First+have.value.Count, uint32(more))
-		next.owner.addSlots(-more)
+		next.owner.slots -= more
 	}
 	if p.slotsFailed || len(f.slots.displaced[have.value.First]) > 0 {
 		have.damaged = true
@@ -104,12 +104,8 @@ func (w *writer) withoutRemoved(now time.Time) {
 	}
 	var plans []*plan
 	var b batches
-	for key := range w.left.standing {
-		err, failed := w.left.again.errs[key]
-		if !failed {
-			delete(w.left.standing, key)
-		}
-		if err == nil || errors.Is(err, errLater) { // neither lasts
+	for key, x := range w.left.again.rows {
+		if !x.exists || x.err == nil || x.later { // neither of the latter lasts
 			continue
 		}
 		p := &plan{key: key}

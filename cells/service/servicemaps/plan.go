@@ -15,7 +15,7 @@ import (
 // plan is the work that brings one row of frontends into force.
 type plan struct {
 	row      *frontends.Frontend
-	owner    *share
+	owner    *namespace
 	revision statedb.Revision
 	key      bpf.ServiceKey // of scope external
 	// next are the entries to write, by scope; nil leaves the existing entry unchanged.
@@ -23,6 +23,8 @@ type plan struct {
 	kept [2]bool // the existing entry is current
 	// fatal keeps the previous state in force. If it is nil, the row comes into force, and short is the error of a missing part.
 	fatal, short error
+	waits        capacity
+	transient    bool   // the row also fails for another reason
 	before       uint32 // id of the existing entry
 	// slotsFailed means that slots could not be written; fewer means that the row has fewer slots than backends.
 	slotsFailed, fewer bool
@@ -46,16 +48,21 @@ func (p *plan) keyOf(scope uint8) bpf.ServiceKey {
 }
 
 func (p *plan) fail(err error) {
-	if p.fatal == nil {
-		p.fatal = err
-	}
+	p.record(err)
+	p.fatal = cmp.Or(p.fatal, err)
 }
 
 // recordMissing records a missing part; a status reports only the first.
 func (p *plan) recordMissing(err error) {
-	if p.short == nil {
-		p.short = err
-	}
+	p.record(err)
+	p.short = cmp.Or(p.short, err)
+}
+
+// record records what a row waits for. It must know all errors: a row may wait for several.
+func (p *plan) record(err error) {
+	waits := waitsFor(err)
+	p.waits |= waits
+	p.transient = p.transient || waits == 0
 }
 
 // err returns why the row is not completely in force, nil if it is.
@@ -63,6 +70,9 @@ func (p *plan) err() error { return cmp.Or(p.fatal, p.short) }
 
 // inForce reports whether the datapath serves all clients of the row.
 func (p *plan) inForce() bool { return p.fatal == nil && !p.close }
+
+// progressed reports whether the attempt has brought the row into force, completely or not.
+func (p *plan) progressed() bool { return p.err() == nil || p.inForce() && !p.row.InForce }
 
 // scopes returns the scopes of a row, in the order in which their entries are written: the external entry refers to the internal one.
 func scopes(row *frontends.Frontend) []uint8 {
@@ -101,21 +111,21 @@ func listIn(row *frontends.Frontend, scope uint8) []uint32 {
 	return row.Backends
 }
 
-// listOf returns the backends of a scope that are in the map, and the error of a missing one. The argument failed holds the errors of backends that could not be
+// listOf returns the backends of a scope that are in the map, and the error of a missing one. The argument failed holds the backends that could not be
 // written.
-func (f *inForce) listOf(row *frontends.Frontend, scope uint8, failed map[uint32]error) (list []uint32, err error) {
+func (f *inForce) listOf(row *frontends.Frontend, scope uint8, failed map[uint32]failure) (list []uint32, err error) {
 	list = listIn(row, scope)
 	missing := func(id uint32) bool { return f.backends[id] == nil }
 	at := slices.IndexFunc(list, missing)
 	if at < 0 {
 		return list, nil
 	}
-	err = cmp.Or(failed[list[at]], fmt.Errorf("backend %d is not in the map %s", list[at], bpf.MapBackends))
-	return slices.DeleteFunc(slices.Clone(list), missing), lacks(ofBackends, err)
+	err = cmp.Or(failed[list[at]].err, fmt.Errorf("backend %d is not in the map %s", list[at], bpf.MapBackends))
+	return slices.DeleteFunc(slices.Clone(list), missing), &noCapacity{aBackend, err}
 }
 
 // plan determines the writes for a row, and reserves slots and tables for them.
-func (f *inForce) plan(p *plan, failed map[uint32]error, w *batches) {
+func (f *inForce) plan(p *plan, failed map[uint32]failure, w *batches) {
 	if have := f.entries[p.key]; have != nil {
 		p.before = have.value.Id
 	}
@@ -129,11 +139,13 @@ func (f *inForce) plan(p *plan, failed map[uint32]error, w *batches) {
 	f.planBelongings(p, w)
 }
 
-func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *batches) {
+func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]failure, w *batches) {
 	have := f.entries[p.keyOf(scope)]
-	if have == nil && f.quotaLeft(p.owner, bpf.MapServices) == 0 {
-		p.fail(f.overQuota(p.owner, bpf.MapServices, 1, 1))
-		return
+	if have == nil {
+		if err := f.noEntry(p.owner); err != nil {
+			p.fail(err)
+			return
+		}
 	}
 	list, missing := f.listOf(p.row, scope, failed)
 	if missing != nil {
@@ -158,7 +170,8 @@ func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *ba
 	}
 	p.next[scope] = next
 	if have == nil {
-		p.owner.addEntries(1)
+		p.owner.entries++
+		f.planned++
 	}
 }
 
@@ -189,7 +202,7 @@ func (f *inForce) planSlots(p *plan, next, have *entry, list []uint32, w *batche
 		return f.reuseSlots(p, next, have, list, w)
 	}
 	next.value.First = first
-	next.owner.addSlots(len(list))
+	next.owner.slots += len(list)
 	f.putSlots(p, next, list, w)
 	return list, false
 }
@@ -247,8 +260,8 @@ func (f *inForce) planTable(p *plan, next, have *entry, list []uint32, w *batche
 	made, found := f.tables.get(key, contents)
 	if !found {
 		f.rejected[bpf.MapMaglev]++
-		p.recordMissing(lacks(bpf.MapMaglev, fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; backends are selected at random",
-			bpf.MapMaglev, len(f.tables.users))))
+		p.recordMissing(&noCapacity{capacityOf(bpf.MapMaglev), fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; "+
+			"backends are selected at random", bpf.MapMaglev, len(f.tables.users))})
 		return
 	}
 	use(made)
@@ -273,13 +286,14 @@ func (f *inForce) undo(p *plan) {
 		}
 		if !next.shares(have) {
 			f.slots.drop(next.value.First, next.value.Count)
-			next.owner.addSlots(-int(next.value.Count))
+			next.owner.slots -= int(next.value.Count)
 		} else {
 			f.undoOverwrite(p, next, have)
 		}
 		f.tables.drop(next.table)
 		if have == nil {
-			next.owner.addEntries(-1)
+			next.owner.entries--
+			f.planned--
 		}
 		p.next[scope] = nil
 	}

@@ -13,11 +13,10 @@ import (
 
 func TestQuotaOf(t *testing.T) {
 	t.Parallel()
-	f := &inForce{sizes: map[string]uint32{bpf.MapServices: 65536, bpf.MapBackends: 65536, bpf.MapServiceSlots: 98304, bpf.MapSourceRanges: 65536}}
-	for n, want := range map[int][3]uint32{-1: {32768, 32768, 49152}, 0: {}, 1: {1, 1, 1}, 1000: {1000, 1000, 1500}} {
+	f := &inForce{sizes: map[string]uint32{bpf.MapServices: 65536, bpf.MapBackends: 65536, bpf.MapServiceSlots: 98304}}
+	for n, want := range map[int][3]int{-1: {32768, 32768, 49152}, 0: {}, 1: {1, 1, 1}, 1000: {1000, 1000, 1500}} {
 		f.namespaceEntries = n
-		require.Equal(t, want, [3]uint32{f.quotaOf(bpf.MapServices), f.quotaOf(bpf.MapBackends), f.quotaOf(bpf.MapServiceSlots)}, n)
-		require.Zero(t, f.quotaOf(bpf.MapSourceRanges))
+		require.Equal(t, want, [3]int{f.quotaOf(bpf.MapServices), f.quotaOf(bpf.MapBackends), f.quotaOf(bpf.MapServiceSlots)}, n)
 	}
 	require.Error(t, Config{NamespaceEntries: -2}.validate())
 	require.NoError(t, DefaultConfig.validate())
@@ -35,8 +34,8 @@ func (s *tenants) row(i int) *frontends.Frontend {
 	return row
 }
 
-// TestQuota_OthersDoNotWait: a namespace that wants more than its quota does not take the maps from others, the Service of the API server and host ports. What it
-// had stays in force, and it gets more when it has removed some.
+// TestQuota_OthersDoNotWait: a namespace that wants more than its quota does not take the maps from others and the Service of the API server. What it had
+// stays in force, and it gets more when it has removed some.
 func TestQuota_OthersDoNotWait(t *testing.T) {
 	t.Parallel()
 	s := newQuotas(t, newFakes(20, 40, 0))
@@ -55,7 +54,7 @@ func TestQuota_OthersDoNotWait(t *testing.T) {
 	require.Equal(t, 6, s.served(100, 106))
 
 	txn := s.DB.WriteTxn(s.backs, s.Frontends.Table)
-	for i, service := range []string{"default/kubernetes", "tenant/web-0:host-port/uid/8080"} {
+	for i, service := range []string{"default/kubernetes", "other/web-0:host-port/uid/8080", "tenant/web-0:host-port/uid/8080"} {
 		id := uint32(201 + i)
 		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active, Services: []string{service}})
 		_, _, _ = s.Frontends.Table.Insert(txn, &frontends.Frontend{Address: s.address(200 + i), ID: id, Kind: frontends.ClusterIP, Service: service,
@@ -63,7 +62,8 @@ func TestQuota_OthersDoNotWait(t *testing.T) {
 	}
 	txn.Commit()
 	s.rounds(1)
-	require.Equal(t, 2, s.served(200, 202))
+	require.Equal(t, []int{2, 0}, []int{s.served(200, 202), s.served(202, 203)}, "a host port counts for the namespace of its pod")
+	s.without(202, 203)
 
 	s.want("tenant", 0, 1, 2, 3) // a change of a Service within its quota comes into force
 	s.want("tenant", 1, 2, 29)   // and one whose only backend is beyond it keeps its previous one
@@ -77,13 +77,13 @@ func TestQuota_OthersDoNotWait(t *testing.T) {
 	s.without(300, 301)
 	s.rounds(1)
 	s.verify(s.DB.ReadTxn())
-	require.NotContains(t, s.writer.known.shares, "short-lived")
-	require.Contains(t, s.writer.known.shares, "tenant")
+	require.NotContains(t, s.writer.known.namespaces, "short-lived")
+	require.Contains(t, s.writer.known.namespaces, "tenant")
 
 	s.without(2, 5)
 	s.rounds(3)
 	require.Equal(t, 9, s.served(0, 40), "all ten except the one with its previous backend")
-	require.Equal(t, uint32(10), s.writer.known.shares.of("tenant/web").entries)
+	require.Equal(t, 10, s.writer.known.namespaces.of("tenant/web").entries)
 }
 
 // TestQuota_Slots: Services of a namespace need more slots than its quota, also while their lists change in quick succession. Their previous slots suffice for as
@@ -104,7 +104,7 @@ func TestQuota_Slots(t *testing.T) {
 	for i := range uint32(10) {
 		s.want("tenant", 0, 3, 1+i, 2+i, 3+i, 4+i, 5+i, 6+i)
 		s.rounds(1)
-		require.LessOrEqual(t, s.writer.known.shares.of("tenant/web").slots, uint32(20+6))
+		require.LessOrEqual(t, s.writer.known.namespaces.of("tenant/web").slots, 20+6)
 	}
 	s.want("other", 100, 101, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110)
 	s.rounds(1)
@@ -125,13 +125,13 @@ func TestQuota_Slots(t *testing.T) {
 }
 
 // TestQuota_Restart: the entries of the previous run are restored in full and stay, also beyond a quota that is smaller now. They count for their namespace before
-// its new Services get places.
+// its new Services and backends.
 func TestQuota_Restart(t *testing.T) {
 	t.Parallel()
 	f := newFakes(20, 40, 0)
 	s := newTenants(t, f)
-	s.pods("tenant", 1, 13)
-	s.want("tenant", 10, 22, 1, 2)
+	s.pods("tenant", 2, 14)
+	s.want("tenant", 10, 22, 2, 3)
 	s.rounds(1)
 	require.Len(t, f.services.entries, 12)
 
@@ -141,7 +141,7 @@ func TestQuota_Restart(t *testing.T) {
 	next.rounds(1)
 	require.Len(t, f.services.entries, 12, "the tables are not complete")
 	next.pods("tenant", 1, 14)
-	next.want("tenant", 0, 22, 1, 2) // addresses of the new ones precede
+	next.want("tenant", 0, 22, 2, 3) // addresses of the new ones precede
 	before := f.writes()
 	next.rounds(1)
 	next.completeTables()
@@ -151,17 +151,72 @@ func TestQuota_Restart(t *testing.T) {
 	require.Len(t, f.backends.entries, 12)
 }
 
-// TestQuota_SharedBackend: a namespace that has used up its quota names a backend of another one, which gets it nevertheless.
+// share inserts backends that services of two namespaces use.
+func (s *tenants) share(first, end uint32) {
+	txn := s.DB.WriteTxn(s.backs)
+	defer txn.Commit()
+	for id := first; id < end; id++ {
+		_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active, Services: []string{"attacker/web", "other/web"}})
+	}
+}
+
+// TestQuota_SharedBackend: a namespace that has used up its quota names backends of another one, which gets them nevertheless, within its own quota.
 func TestQuota_SharedBackend(t *testing.T) {
 	t.Parallel()
 	s := newQuotas(t, newFakes(20, 40, 0))
+	used := func() [2]int {
+		return [2]int{s.writer.known.namespaces.of("attacker/web").backends, s.writer.known.namespaces.of("other/web").backends}
+	}
 	s.pods("attacker", 1, 12)
 	s.rounds(1)
-	txn := s.DB.WriteTxn(s.backs)
-	_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(50), ID: 50, State: backends.Active, Services: []string{"attacker/web", "other/web"}})
-	txn.Commit()
+	s.share(50, 51)
 	s.rounds(1)
 	require.NotZero(t, s.fakes.backends.get(50))
-	require.Len(t, s.fakes.backends.entries, 11)
-	require.Equal(t, uint32(1), s.writer.known.shares.of("other/web").backends)
+	require.Equal(t, [2]int{10, 1}, used())
+
+	s.pods("other", 101, 110)
+	s.rounds(1)
+	require.Equal(t, [2]int{10, 10}, used())
+	s.share(51, 52)
+	s.rounds(1)
+	require.Zero(t, s.fakes.backends.get(51), "both namespaces have used up their quotas")
+	s.drop(101, 102)
+	s.rounds(2)
+	require.NotZero(t, s.fakes.backends.get(51), "one of them has removed a backend")
+	require.Equal(t, [2]int{10, 10}, used())
+
+	s.pods("attacker", 50, 51) // the other one's Service is deleted
+	s.rounds(1)
+	require.Equal(t, [2]int{11, 9}, used())
+	s.pods("other", 110, 111)
+	s.share(60, 61)
+	s.rounds(1)
+	s.exhaust()
+	txn := s.DB.WriteTxn(s.backs)
+	_, _, _ = s.backs.Insert(txn, &backends.Backend{Address: backAddress(60), ID: 61, State: backends.Active, Services: []string{"other/web"}})
+	txn.Commit()
+	s.step(s.now)
+	s.verify(s.DB.ReadTxn())
+	require.Contains(t, s.writer.left.againBackends.rows, uint32(61))
+	require.NotContains(t, s.writer.left.againBackends.rows, uint32(60), "its row has another id")
+}
+
+// TestQuota_SharedBackend_OneBatch: the namespace with the fewest backends includes those that are planned, and those that could not be written are given back.
+func TestQuota_SharedBackend_OneBatch(t *testing.T) {
+	t.Parallel()
+	s := newQuotas(t, newFakes(20, 40, 0))
+	s.pods("attacker", 1, 9)
+	s.share(50, 61)
+	s.fakes.backends.fail(func() bool { return true })
+	s.rounds(1)
+	require.Equal(t, namespace{name: "attacker"}, *s.writer.known.namespaces.of("attacker/web"))
+	s.fakes.backends.fail(nil)
+	s.rounds(1)
+	require.Len(t, s.fakes.backends.entries, 19)
+	require.Equal(t, [2]int{10, 9}, [2]int{s.writer.known.namespaces.of("attacker/web").backends, s.writer.known.namespaces.of("other/web").backends})
+	s.drop(1, 9)
+	s.rounds(1)
+	s.share(50, 61)
+	s.rounds(1)
+	require.Equal(t, 9, s.writer.known.namespaces.of("other/web").backends, "as long as its services use them")
 }

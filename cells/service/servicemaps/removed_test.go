@@ -3,7 +3,6 @@ package servicemaps
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/cilium/statedb/reconciler"
 
@@ -118,7 +117,7 @@ func TestFullBackends_Rollout_RemovedBackendsGetNoConnections(t *testing.T) {
 	s.step(s.now)
 	s.expectList(1, "while the map is full")
 	s.pass(quarantine)
-	s.pass(time.Nanosecond)
+	s.pass(minRetry)
 	s.expectList(1, "after the quarantine", 11, 12)
 }
 
@@ -137,7 +136,7 @@ func TestFullBackends_Rollout_KeepsBackendsWithRows(t *testing.T) {
 	s.expectList(2, "while the map is full", 1)
 }
 
-// TestFullMaps_ChangesPrecedeRetries: places become free in the pass of a change. The changed rows get them, not the rows that failed before.
+// TestFullMaps_ChangesPrecedeRetries: entries become free in the pass of a change. The changed rows get them, not the rows that failed before.
 func TestFullMaps_ChangesPrecedeRetries(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)

@@ -13,8 +13,7 @@ import (
 // read restores the state from the maps, as a previous run left them.
 func read(m servicemap.Maps, tableSize uint32, seed maglev.Seed) (*inForce, error) {
 	f := &inForce{entries: map[bpf.ServiceKey]*entry{}, backends: map[uint32]*backend{}, holdings: holdings{of: map[uint32]*belongings{}},
-		later: deferred{since: map[bpf.ServiceKey]time.Time{}}, rejected: map[string]uint64{}, shares: shares{}, full: map[string]bool{},
-		limits: map[string]uint32{}}
+		later: deferred{since: map[bpf.ServiceKey]time.Time{}}, rejected: map[string]uint64{}, namespaces: namespaces{}}
 	if err := f.readSizes(m); err != nil {
 		return nil, err
 	}
@@ -45,8 +44,9 @@ func (f *inForce) readSizes(all servicemap.Maps) (err error) {
 func (f *inForce) readBackends(m servicemap.Maps) error {
 	ids, values, err := m.Backends.Dump()
 	for i, id := range ids {
-		f.backends[id] = &backend{value: values[i]}
+		f.backends[id] = &backend{value: values[i], owner: f.namespaces.of("")}
 	}
+	f.namespaces.of("").backends = len(ids)
 	return err
 }
 
@@ -67,7 +67,7 @@ func (f *inForce) readEntries(m servicemap.Maps) error {
 	}
 	var tables []uint32
 	for i, key := range keys {
-		e := &entry{value: values[i], ours: f.slots.runs.take(values[i].First, values[i].Count)}
+		e := &entry{value: values[i], owner: f.namespaces.of(""), ours: f.slots.runs.take(values[i].First, values[i].Count)}
 		f.slots.refer(f.slots.list(e), 1)
 		if e.value.Flags&bpf.ServiceMaglev != 0 {
 			if tables == nil {
@@ -78,6 +78,8 @@ func (f *inForce) readEntries(m servicemap.Maps) error {
 			e.table = f.tables.restore(e.value.Maglev, e.value.MaglevSize, tables)
 		}
 		f.entries[key] = e
+		e.owner.entries++
+		e.owner.slots += len(f.slots.list(e))
 	}
 	return nil
 }

@@ -1,106 +1,173 @@
 package servicemaps
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/tables/backends"
 )
 
-// retriedBackends returns the backends that failed and are to be retried: with due those whose failure may end at any time, and those that fit into the map after
-// the changed rows.
-func (w *writer) retriedBackends(changed []*backends.Backend, due bool) (ids []uint32) {
-	if due {
-		for id := range w.left.againBackends.soon {
-			ids = append(ids, id)
-		}
-		slices.Sort(ids)
-	}
-	fit, _ := w.left.againBackends.waits.take(bpf.MapBackends, func() room {
-		free, others := w.known.room(bpf.MapBackends), uint32(len(ids))
-		for _, row := range changed {
-			others += only(w.known.backends[row.ID] == nil, uint32(1))
-		}
-		free.places -= min(free.places, others)
-		return free
-	})
-	return append(ids, fit...)
+// capacity is a set of what rows wait for: free entries, slots or tables of maps, and the addition of a backend.
+type capacity uint8
+
+const (
+	aBackend capacity = 1 << 7 // a backend was added: frontends wait for it
+	anything          = ^capacity(0)
+)
+
+// capacityOf returns the capacity of a map.
+func capacityOf(in string) capacity {
+	return 1 << slices.Index([]string{bpf.MapServices, bpf.MapBackends, bpf.MapServiceSlots, bpf.MapMaglev, bpf.MapAffinityMembers, bpf.MapSourceRanges}, in)
 }
 
-// retriedSoon returns the frontends whose failure may end at any time, if that is due, and those that wait for quarantined slots, if some were released.
-func (b *backlog) retriedSoon(due, released bool) (keys []bpf.ServiceKey) {
-	if !due && !released {
-		return nil
-	}
-	for key := range b.again.soon {
-		if due || errors.Is(b.again.errs[key], errLater) {
-			keys = append(keys, key)
-		}
-	}
-	return keys
+// noCapacity is the error of a row that does not fit into a map or a quota, or whose backend is not in the map.
+type noCapacity struct {
+	of capacity
+	error
 }
 
-// sort sorts plans of rows that failed by the slots of their namespaces, those with the fewest first.
-func (f *inForce) sort(plans []*plan) {
-	slices.SortFunc(plans, func(a, b *plan) int {
-		return cmp.Or(compareShares(f.shares.of(a.row.Service), f.shares.of(b.row.Service), bpf.MapServiceSlots), bytes.Compare(a.row.Address.Key(), b.row.Address.Key()))
-	})
+func (e *noCapacity) Unwrap() error { return e.error }
+
+// waitsFor returns the capacity for which a row with this error waits, 0 for other errors.
+func waitsFor(err error) capacity {
+	if full := (*noCapacity)(nil); errors.As(err, &full) {
+		return full.of
+	}
+	return 0
 }
 
-// lacking are the maps whose places a frontend may lack.
-var lacking = [...]string{bpf.MapServices, bpf.MapServiceSlots, bpf.MapMaglev, bpf.MapAffinityMembers, bpf.MapSourceRanges}
-
-// retriedFrontends returns the frontends that waited for backends of a namespace to which one was added, and those that fit into a map after the given plans. With
-// due it also returns a few of the former, so that none depends on the services that rows of backends name.
-func (w *writer) retriedFrontends(plans []*plan, added []*backends.Backend, due bool) (keys []bpf.ServiceKey) {
-	waits := &w.left.again.waits
-	if len(waits.rows) == 0 {
-		return nil
-	}
-	for _, row := range added {
-		for _, service := range row.Services {
-			keys = append(keys, waits.wake(ofBackends, w.known.shares.of(service))...)
-		}
-	}
-	if due {
-		fit, _ := waits.take(ofBackends, func() room { return room{in: ofBackends, places: probe} })
-		keys = append(keys, fit...)
-	}
-	for _, in := range lacking {
-		fit, places := waits.take(in, func() room {
-			free := w.known.room(in)
-			if in == bpf.MapServices {
-				for _, p := range plans {
-					free.places -= min(free.places, w.known.newEntries(p))
-				}
-			}
-			return free
-		})
-		keys = append(keys, fit...)
-		if in == bpf.MapServiceSlots {
-			w.known.freed -= places
-		}
-	}
-	return keys
+// retries decides which failed rows a pass retries. Rows that wait for capacity are retried when some is freed, and after a time, because another writer may have
+// freed it. They have a backoff of their own, so that they do not delay the others.
+type retries struct {
+	transient, waiting backoff
+	next               time.Time // of the next retry because of freed capacity, at the earliest
+	freed              capacity  // rows that wait for it are retried
+	// A pass retries rows whose last attempt precedes these numbers, so each at most once after its reason for a retry. 0 means none.
+	transientBefore, waitingBefore uint64
 }
 
-// newEntries returns how many entries of the map services a row needs in addition.
-func (f *inForce) newEntries(p *plan) (n uint32) {
-	for _, scope := range scopes(p.row) {
-		n += only(f.entries[p.keyOf(scope)] == nil, uint32(1))
+// begin begins the retries that are due. It may be called several times in a pass; attempt is the number of the first attempt of the pass.
+func (r *retries) begin(now time.Time, attempt uint64, freed *capacity) {
+	if !now.Before(r.transient.at) {
+		r.transientBefore = attempt
 	}
-	return n
+	switch {
+	case r.waiting.pause > 0 && !now.Before(r.waiting.at):
+		r.freed = anything
+	case *freed != 0 && (!now.Before(r.next) || r.waitingBefore == attempt):
+		r.freed |= *freed
+	default:
+		return
+	}
+	r.waitingBefore, r.next, *freed = attempt, now.Add(minRetry), 0
 }
 
-// ready reports whether a row that failed fits into a map now.
-func (w *writer) ready() bool {
-	for _, in := range lacking {
-		if w.left.again.waits.ready(in, func() room { return w.known.room(in) }) {
-			return true
+// end ends a pass, and returns the time until the next one, 0 for never. The argument more means that the next pass continues the retries at once.
+func (r *retries) end(now time.Time, left *backlog, freed *capacity, more bool) (d time.Duration) {
+	r.transient.after(now, left.failing())
+	r.waiting.after(now, left.again.waiting+left.againBackends.waiting > 0)
+	if more {
+		return time.Nanosecond
+	}
+	r.transientBefore, r.waitingBefore, r.freed = 0, 0, 0
+	for _, one := range []backoff{r.transient, r.waiting} {
+		if one.pause > 0 {
+			d = sooner(d, one.at.Sub(now))
 		}
 	}
-	return w.left.againBackends.waits.ready(bpf.MapBackends, func() room { return w.known.room(bpf.MapBackends) })
+	switch {
+	case len(left.again.rows)+len(left.againBackends.rows) == 0:
+		*freed = 0
+	case *freed != 0:
+		d = sooner(d, r.next.Sub(now))
+	}
+	return d
+}
+
+// sooner returns the shorter of two waits. The first may be 0, which means forever.
+func sooner(a, b time.Duration) time.Duration {
+	b = max(b, time.Nanosecond)
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+// backoff is the time of the next retry. The pause between retries grows.
+type backoff struct {
+	pause time.Duration
+	at    time.Time
+}
+
+const (
+	minRetry = 100 * time.Millisecond
+	maxRetry = time.Minute
+)
+
+// after updates the time at the end of a pass. A pass before that time does not postpone it: otherwise continuous changes would prevent the retry.
+func (b *backoff) after(now time.Time, failing bool) {
+	switch {
+	case !failing:
+		*b = backoff{}
+	case !now.Before(b.at):
+		b.pause = min(max(2*b.pause, minRetry), maxRetry)
+		b.at = now.Add(b.pause)
+	}
+}
+
+// retried is the maximum number of frontends, and of backends, that one pass retries, apart from those that wait for quarantined slots: changes must not wait long.
+const retried = 1024
+
+// candidate is a failed row that may be retried.
+type candidate[K comparable] struct {
+	failure
+	key  K
+	rank int
+}
+
+// byAttempt orders rows that wait for quarantined slots before others, and then by their last attempt.
+func byAttempt[K comparable](a, b candidate[K]) int {
+	return cmp.Or(cmp.Compare(only(b.later, uint8(1)), only(a.later, uint8(1))), cmp.Compare(a.attempt, b.attempt))
+}
+
+// byRank orders rows of namespaces with few entries before others. Rows without a namespace come first.
+func byRank[K comparable](a, b candidate[K]) int {
+	return cmp.Or(cmp.Compare(only(a.namespace != "", uint8(1)), only(b.namespace != "", uint8(1))), cmp.Compare(a.rank, b.rank), cmp.Compare(a.attempt, b.attempt))
+}
+
+// due returns the rows that a pass retries, in the order in which they get capacity, and reports whether others are left. A quarter are the rows with the oldest
+// attempts, so that each is retried some time; the others are rows of the namespaces with the fewest entries.
+func (f *failed[K]) due(r *retries, entries func(*namespace) int, all namespaces) (keys []K, left bool) {
+	if (f.transient == 0 || r.transientBefore == 0) && r.waitingBefore == 0 {
+		return nil, false
+	}
+	var rows []candidate[K]
+	later := 0
+	for key, x := range f.rows {
+		if x.transient && x.attempt < r.transientBefore || x.waits&r.freed != 0 && x.attempt < r.waitingBefore {
+			rows = append(rows, candidate[K]{failure: x, key: key})
+			later += int(only(x.later, uint8(1)))
+		}
+	}
+	slices.SortFunc(rows, byAttempt)
+	next := map[string]int{} // the entries of a namespace if those of its rows that precede come into force
+	for i := range rows {
+		name := rows[i].namespace
+		if _, known := next[name]; !known && all[name] != nil {
+			next[name] = entries(all[name])
+		}
+		rows[i].rank = next[name]
+		next[name]++
+	}
+	if left = len(rows) > later+retried; left {
+		slices.SortFunc(rows[later+retried/4:], byRank)
+		rows = rows[:later+retried]
+	}
+	slices.SortFunc(rows, byRank)
+	for _, row := range rows {
+		keys = append(keys, row.key)
+	}
+	return keys, left
 }

@@ -19,7 +19,7 @@ func (c *controller) publish(plans []*plan) {
 		txn := c.DB.WriteTxn(c.Frontends.Table)
 		for _, p := range some {
 			if !errors.Is(p.fatal, errLater) {
-				c.writeStatus(txn, p, c.writer.left.again.errs[p.key])
+				c.writeStatus(txn, p, c.writer.left.again.rows[p.key].err)
 			}
 		}
 		txn.Commit()
@@ -51,17 +51,7 @@ func (c *controller) writeStatus(txn statedb.WriteTxn, p *plan, err error) {
 // report reports the number of entries in force, or the problems.
 func (c *controller) report(health cell.Health) {
 	const most = 3
-	var errs []error
-	n := 0
-	others := c.writer.left.problems(func(err error) {
-		if errors.Is(err, errLater) {
-			return
-		}
-		if n++; n <= most {
-			errs = append(errs, err)
-		}
-	})
-	if n += others; n > 0 {
+	if errs, n := c.writer.left.problems(most); len(errs) > 0 {
 		health.Degraded(fmt.Sprintf("%d entries of services are out of date", n), errors.Join(errs...))
 		return
 	}

@@ -25,7 +25,8 @@ func (w *writer) leave(now time.Time) {
 				return
 			}
 			w.known.retire(w.known.entries[key], 0, 0, now)
-			w.known.entries[key].owner.addEntries(-1)
+			w.known.entries[key].owner.entries--
+			w.known.freed |= capacityOf(bpf.MapServices)
 			delete(w.known.entries, key)
 			delete(w.left.leaving, key)
 		})
@@ -92,6 +93,7 @@ func (w *writer) removeParts(u *unused) {
 			return
 		}
 		w.known.holdings.strikeMember(m)
+		w.known.freed |= capacityOf(bpf.MapAffinityMembers)
 	})
 	remove(w.maps.Ranges, u.ranges, func(r bpf.SourceRangeKey, err error) {
 		if err != nil {
@@ -99,5 +101,6 @@ func (w *writer) removeParts(u *unused) {
 			return
 		}
 		w.known.holdings.strikeRange(r)
+		w.known.freed |= capacityOf(bpf.MapSourceRanges)
 	})
 }

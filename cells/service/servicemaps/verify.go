@@ -31,16 +31,16 @@ func (c *controller) verify(txn statedb.ReadTxn) {
 		errs = append(errs, look(c.found))
 	}
 	c.unread = errors.Join(errs...)
-	w.known.shares.prune(&w.left)
+	w.known.namespaces.prune()
 	w.forgotten(func(id uint32) bool { return c.in.hasBackend(txn, id) })
 }
 
 // finder records a finding.
 type finder func(in, what string)
 
-// found records a finding and makes the retry due at once.
+// found records a finding and makes the retry due at once. Removed entries of another writer may have freed capacity.
 func (c *controller) found(in, what string) {
-	c.retry.at = time.Time{}
+	c.retry.transient.at, c.writer.known.freed = time.Time{}, anything
 	c.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: in, Found: what})
 }
 
@@ -49,6 +49,11 @@ func (w *writer) forgotten(hasRow func(id uint32) bool) {
 	for id, b := range w.known.backends {
 		if !hasRow(id) && b.wanted {
 			w.orphanBackend(id)
+		}
+	}
+	for id := range w.left.againBackends.rows {
+		if !hasRow(id) {
+			w.left.againBackends.forget(id)
 		}
 	}
 }

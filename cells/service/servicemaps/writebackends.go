@@ -2,6 +2,7 @@ package servicemaps
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
@@ -16,55 +17,67 @@ func (w *writer) orphanBackend(id uint32) {
 	}
 }
 
-// writeBackends writes backends to their map, and returns the rows of those that were added.
-func (w *writer) writeBackends(rows []*backends.Backend) (added []*backends.Backend) {
-	planned := map[*share]uint32{}
+// writeBackends writes backends to their map.
+func (w *writer) writeBackends(rows []*backends.Backend) {
+	for _, row := range rows { // all before a new one counts, because after a restart no backend counts for its namespace yet
+		w.known.claimBackend(row)
+	}
+	owners := map[uint32]*namespace{} // of new backends
 	var batch writes[uint32, bpf.Backend, *backends.Backend]
 	for _, row := range rows {
 		value := bpf.NewBackend(row.Address, only(row.Local, bpf.BackendLocal))
-		have, owner := w.known.backends[row.ID], w.known.shares.ofBackend(row)
-		if have != nil {
-			have.claimBackend(owner)
-		}
+		have := w.known.backends[row.ID]
 		switch {
+		case have == nil && owners[row.ID] == nil:
+			owner := w.known.namespaces.ofBackend(row, nil)
+			if w.known.quotaLeft(owner, bpf.MapBackends) == 0 {
+				w.notWritten(row, owner, w.known.overQuota(owner, bpf.MapBackends))
+				continue
+			}
+			owner.backends++
+			owners[row.ID] = owner
 		case have == nil || have.changed:
 		case have.value == value:
 			have.wanted = true
 			delete(w.left.orphans, row.ID)
 			continue
 		case bpf.AddressOfBackend(have.value) != row.Address && w.known.slots.refs[row.ID] > 0:
-			w.notWritten(row, fmt.Errorf("id %d still belongs to %s", row.ID, bpf.AddressOfBackend(have.value)))
+			w.notWritten(row, have.owner, &noCapacity{capacityOf(bpf.MapServiceSlots), fmt.Errorf("id %d still belongs to %s", row.ID, bpf.AddressOfBackend(have.value))})
 			continue
-		}
-		if have == nil {
-			if planned[owner] >= w.known.quotaLeft(owner, bpf.MapBackends) {
-				w.notWritten(row, w.known.overQuota(owner, bpf.MapBackends, 1, 1))
-				continue
-			}
-			planned[owner]++
 		}
 		batch.add(row, row.ID, value)
 	}
 	batch.put(w.maps.Backends, func(row *backends.Backend, id uint32, value bpf.Backend, err error) {
-		if err != nil {
-			w.notWritten(row, w.known.fullIs(bpf.MapBackends, err, "--bpf-lb-map-max"))
-			return
-		}
 		have := w.known.backends[id]
-		if have == nil {
-			added = append(added, row)
-			have = &backend{}
-			have.claimBackend(w.known.shares.ofBackend(row))
+		switch {
+		case err != nil && have != nil:
+			w.notWritten(row, have.owner, w.known.fullIs(bpf.MapBackends, err, "--bpf-lb-map-max"))
+			return
+		case err != nil:
+			owners[id].backends--
+			w.notWritten(row, owners[id], w.known.fullIs(bpf.MapBackends, err, "--bpf-lb-map-max"))
+			return
+		case have == nil:
+			have = &backend{owner: owners[id]}
 			w.known.backends[id] = have
+			w.known.freed |= aBackend
 		}
 		have.value, have.wanted, have.changed = value, true, false
 		delete(w.left.orphans, id)
 	})
-	return added
 }
 
-func (w *writer) notWritten(row *backends.Backend, err error) {
-	w.left.againBackends.add(row.ID, w.known.shares.ofBackend(row), fmt.Errorf("write backend %d, %s: %w", row.ID, row.Address, err))
+// notWritten records a backend that counts for a namespace if it is written.
+func (w *writer) notWritten(row *backends.Backend, owner *namespace, err error) {
+	w.left.attempts++
+	waits := waitsFor(err)
+	w.left.againBackends.add(row.ID, failure{err: fmt.Errorf("write backend %d, %s: %w", row.ID, row.Address, err), namespace: owner.name, waits: waits,
+		transient: waits == 0, attempt: w.left.attempts})
+}
+
+// written reports whether one of the backends was written.
+func (w *writer) written(ids []uint32) bool {
+	return slices.ContainsFunc(ids, func(id uint32) bool { return w.left.againBackends.rows[id].err == nil })
 }
 
 // removeBackends removes backends that have no row and that no slot names.
@@ -83,7 +96,8 @@ func (w *writer) removeBackends() {
 			w.left.orphans[id] = fmt.Errorf("remove backend %d: %w", id, err)
 			return
 		}
-		w.known.backends[id].claimBackend(nil)
+		w.known.backends[id].owner.backends--
+		w.known.freed |= capacityOf(bpf.MapBackends)
 		delete(w.known.backends, id)
 		delete(w.left.orphans, id)
 	})

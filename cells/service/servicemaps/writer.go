@@ -1,7 +1,6 @@
 package servicemaps
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -18,9 +17,9 @@ type writer struct {
 	alive func() // reports progress of a pass; called after each step of bounded size
 }
 
-// release frees everything whose quarantine has ended, and reports whether there was something to free.
-func (w *writer) release(now time.Time) bool {
-	return w.known.release(now, func(id uint32) { w.left.untidy[id] = nil })
+// release frees everything whose quarantine has ended.
+func (w *writer) release(now time.Time) {
+	w.known.release(now, func(id uint32) { w.left.untidy[id] = nil })
 }
 
 // removeUnwanted marks everything that no row has wanted as to be removed.
@@ -68,11 +67,12 @@ func (w *writer) disown(id uint32, key bpf.ServiceKey) {
 // writeFrontends brings rows into force.
 func (w *writer) writeFrontends(plans []*plan, now time.Time) {
 	var b batches
-	for _, p := range plans { // all before the first one gets places, because after a restart no entry counts for its share yet
-		w.known.claim(p)
+	w.known.planned = 0
+	for _, p := range plans { // all before a new one counts, because after a restart no entry counts for its namespace yet
+		p.owner = w.known.claim(p.row)
 	}
 	for _, p := range plans {
-		w.known.plan(p, w.left.againBackends.errs, &b)
+		w.known.plan(p, w.left.againBackends.rows, &b)
 		w.alive() // a Maglev table may have been computed
 	}
 	w.writeParts(&b)
@@ -148,14 +148,9 @@ func (w *writer) writeEntries(plans []*plan, scope uint8, now time.Time) {
 // settle records the wanted entries after a row has come into force or failed.
 func (w *writer) settle(p *plan) {
 	if err := p.err(); err != nil {
-		if why := (*lack)(nil); errors.As(err, &why) && why.in == bpf.MapServices {
-			why.need = max(1, w.known.newEntries(p))
-			why.growth = why.need
-		}
-		w.left.again.add(p.key, p.owner, fmt.Errorf("apply %s of service %s: %w", p.row.Address, p.row.Service, err))
-		if w.known.entries[p.key] != nil || w.known.entries[p.keyOf(bpf.ScopeInternal)] != nil {
-			w.left.standing[p.key] = true
-		}
+		w.left.attempts++
+		w.left.again.add(p.key, failure{err: fmt.Errorf("apply %s of service %s: %w", p.row.Address, p.row.Service, err), namespace: p.owner.name, waits: p.waits,
+			transient: p.transient, exists: w.known.entries[p.key] != nil || w.known.entries[p.keyOf(bpf.ScopeInternal)] != nil, attempt: w.left.attempts})
 	}
 	for scope, kept := range p.kept {
 		key := p.keyOf(uint8(scope))
