@@ -25,6 +25,7 @@ func TestModel_Churn(t *testing.T) {
 			t.Parallel()
 			m := newModel(t, newFakes(200, 600, 12))
 			m.watch()
+			m.full = round%2 == 1
 			a := m.restart(true)
 			failing := round%3 == 1
 			m.partial = failing

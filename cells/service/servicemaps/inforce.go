@@ -21,6 +21,7 @@ type inForce struct {
 	sizes    map[string]uint32 // capacity of each map
 	rejected map[string]uint64 // number of refused writes of full maps, by map
 	freed    capacity          // what became free since the last retry
+	inPlace  int               // the constant [inPlace], except in tests
 
 	namespaces       namespaces
 	namespaceEntries int // the flag --service-entries-per-namespace
@@ -62,6 +63,7 @@ const quarantine = time.Second
 type quarantined struct {
 	until        time.Time
 	first, count uint32   // run of slots
+	of           uint32   // first slot of the entry that had the run
 	displaced    []uint32 // backends that were overwritten in other slots
 	table        *table
 	owner        *namespace // of the slots
@@ -73,7 +75,7 @@ func (f *inForce) retire(e *entry, used, id uint32, now time.Time) {
 	q := quarantined{until: now.Add(quarantine), table: e.table, owner: e.owner, id: id}
 	if e.ours {
 		used = min(used, e.value.Count)
-		q.first, q.count = e.value.First+used, e.value.Count-used
+		q.first, q.count, q.of = e.value.First+used, e.value.Count-used, e.value.First
 		q.displaced = f.slots.displaced[e.value.First]
 		delete(f.slots.displaced, e.value.First)
 		q.owner.quarantined += int(q.count)

@@ -37,16 +37,96 @@ func (f *inForce) reuseSlots(p *plan, next, have *entry, list []uint32, w *batch
 	return list, false
 }
 
-// extent returns how many slots, up to n, an entry would have with the free slots that follow its own; 0 if it has none of its own.
+// inPlace is the least number of backends of an entry whose slots are overwritten although others are free: if one of many backends changes, few slots do, and no
+// change has to wait until the slots of the previous ones leave the quarantine.
+const inPlace = 256
+
+// mayOverwrite reports whether the slots of the existing entry may be overwritten although others are free. The next backends then are affinity members of the
+// existing entry too.
+func (f *inForce) mayOverwrite(next, have *entry, list []uint32) bool {
+	return len(list) >= f.inPlace && have != nil && !have.damaged && have.value.Id == next.value.Id && (have.value.Flags^next.value.Flags)&bpf.ServiceAffinity == 0 &&
+		f.extent(have, len(list)) == len(list) && len(list)-f.slotsOf(have) <= f.quotaLeft(next.owner, bpf.MapServiceSlots)
+}
+
+// overwriteChanged assigns the slots of the existing entry, and the free slots after them, to the next entry. It reports whether the slots stay the same.
+func (f *inForce) overwriteChanged(p *plan, next, have *entry, list []uint32, w *batches) (same bool) {
+	own := f.slots.list(have)
+	list = arranged(list, own)
+	if slices.Equal(own, list) {
+		next.value.First, next.value.Count = have.value.First, have.value.Count
+		return true
+	}
+	f.overwrite(p, next, have, list, w)
+	return false
+}
+
+// arranged returns a list in an order in which the backends that it has in common with own keep their slots. The other slots get the remaining backends.
+func arranged(list, own []uint32) []uint32 {
+	left := make(map[uint32]struct{}, len(list))
+	for _, id := range list {
+		left[id] = struct{}{}
+	}
+	order := make([]uint32, len(list)) // 0 is the id of no backend
+	for i := range order[:min(len(order), len(own))] {
+		if _, found := left[own[i]]; found {
+			order[i] = own[i]
+			delete(left, own[i])
+		}
+	}
+	next := 0
+	for _, id := range list {
+		if _, found := left[id]; found {
+			next += slices.Index(order[next:], 0)
+			order[next] = id
+		}
+	}
+	return order
+}
+
+// extent returns how many slots, up to n, an entry would have with the slots that follow its own and are free or were its own before; 0 if it has none of its own.
 func (f *inForce) extent(have *entry, n int) int {
 	if have == nil || !have.ours || have.value.Count == 0 {
 		return 0
 	}
 	first, end := have.value.First, have.value.First+have.value.Count
-	if limit := min(first+uint32(n), f.slots.runs.size); limit > end {
+	limit := min(first+uint32(n), f.slots.runs.size)
+	if q := f.formerSlots(have); q != nil {
+		end += q.count
+	}
+	if limit > end {
 		end = f.slots.runs.nextTaken(end, limit)
 	}
 	return min(int(end-first), n)
+}
+
+// formerSlots returns the quarantined slots that follow those of an entry and were its own until it got fewer backends, nil if there are none. A program that
+// still reads them has read the entry, so they may be overwritten like its other slots.
+func (f *inForce) formerSlots(have *entry) *quarantined {
+	for i := len(f.waiting) - 1; i >= 0; i-- {
+		if q := &f.waiting[i]; q.count > 0 && q.of == have.value.First && q.first == have.value.First+have.value.Count {
+			return q
+		}
+	}
+	return nil
+}
+
+// extend assigns n slots that follow those of an entry to its next entry.
+func (f *inForce) extend(next, have *entry, n uint32) {
+	at := have.value.First + have.value.Count
+	if q := f.formerSlots(have); q != nil {
+		again := min(n, q.count)
+		q.displaced = append(q.displaced, f.slots.contents[at:at+again]...)
+		q.first, q.count = q.first+again, q.count-again
+		q.owner.quarantined -= int(again)
+		if q.owner != next.owner {
+			q.owner.slots, next.owner.slots = q.owner.slots-int(again), next.owner.slots+int(again)
+		}
+		at, n = at+again, n-again
+	}
+	if n > 0 {
+		f.slots.runs.take(at, n)
+		next.owner.slots += int(n)
+	}
 }
 
 // shortened returns n backends of a list: those in own, and then others, in the order of the list.
@@ -73,23 +153,34 @@ func shortened(list, own []uint32, n int) []uint32 {
 	return short
 }
 
-// overwrite adds the writes of backends to the slots of the existing entry and to the free slots that follow them.
+// overwrite adds the writes of backends to the slots of the existing entry and to the free slots that follow them. Slots that keep their backend are not written,
+// unless they are damaged.
 func (f *inForce) overwrite(p *plan, next, have *entry, list []uint32, w *batches) {
 	own, first, n := f.slots.list(have), have.value.First, uint32(len(list))
 	next.value.First, next.value.Count = first, n
 	if more := int(n) - len(own); more > 0 {
-		f.slots.runs.take(first+have.value.Count, uint32(more))
-		next.owner.slots += more
+		f.extend(next, have, uint32(more))
 	}
-	f.slots.displaced[first] = append(f.slots.displaced[first], own[:min(len(own), len(list))]...)
-	f.putSlots(p, next, list, w)
+	slots := f.slots.list(next)
+	for i, id := range list {
+		if i < len(own) {
+			if own[i] == id && !have.damaged {
+				continue
+			}
+			f.slots.displaced[first] = append(f.slots.displaced[first], own[i])
+		}
+		slots[i] = id
+		f.slots.refer(list[i:i+1], 1)
+		w.slots.add(p, first+uint32(i), id)
+	}
 }
 
 // undoOverwrite keeps an entry in force that shares slots with an entry that was not written. If the slots were overwritten, the next attempt writes all of them.
 func (f *inForce) undoOverwrite(p *plan, next, have *entry) {
-	if more := int(next.value.Count) - int(have.value.Count); more > 0 {
-		f.slots.drop(have.value.First+have.value.Count, uint32(more))
-		next.owner.slots -= more
+	if end := have.value.First + have.value.Count; next.value.Count > have.value.Count { // programs may still read slots that were quarantined
+		more := next.value.Count - have.value.Count
+		f.waiting = append(f.waiting, quarantined{until: f.later.now.Add(quarantine), first: end, count: more, of: have.value.First, owner: next.owner})
+		next.owner.quarantined += int(more)
 	}
 	if p.slotsFailed || len(f.slots.displaced[have.value.First]) > 0 {
 		have.damaged = true

@@ -194,6 +194,9 @@ func (f *inForce) planSlots(p *plan, next, have *entry, list []uint32, w *batche
 	if len(list) == 0 {
 		return nil, false
 	}
+	if f.mayOverwrite(next, have, list) {
+		return list, f.overwriteChanged(p, next, have, list, w)
+	}
 	first, found := uint32(0), false
 	if f.mayTake(next.owner, len(list), f.slotsOf(have)) {
 		first, found = f.slots.runs.get(uint32(len(list)))

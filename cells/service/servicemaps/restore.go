@@ -13,7 +13,7 @@ import (
 // read restores the state from the maps, as a previous run left them.
 func read(m servicemap.Maps, tableSize uint32, seed maglev.Seed) (*inForce, error) {
 	f := &inForce{entries: map[bpf.ServiceKey]*entry{}, backends: map[uint32]*backend{}, holdings: holdings{of: map[uint32]*belongings{}},
-		later: deferred{since: map[bpf.ServiceKey]time.Time{}}, rejected: map[string]uint64{}, namespaces: namespaces{}}
+		later: deferred{since: map[bpf.ServiceKey]time.Time{}}, rejected: map[string]uint64{}, namespaces: namespaces{}, inPlace: inPlace}
 	if err := f.readSizes(m); err != nil {
 		return nil, err
 	}

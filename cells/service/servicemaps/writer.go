@@ -96,6 +96,12 @@ func (w *writer) writeFrontends(plans []*plan, now time.Time) {
 
 // writeParts writes everything that entries name.
 func (w *writer) writeParts(b *batches) {
+	b.members.put(w.maps.Members, func(p *plan, m bpf.AffinityMember, scopes uint32, err error) {
+		if w.known.holdings.recordScopes(m, scopes, err); err != nil {
+			p.recordMissing(w.known.fullIs(bpf.MapAffinityMembers, err, "--bpf-lb-affinity-map-max"))
+		}
+	})
+	w.alive()
 	b.slots.put(w.maps.Slots, func(p *plan, _, _ uint32, err error) {
 		if err != nil {
 			p.slotsFailed = true
@@ -106,12 +112,6 @@ func (w *writer) writeParts(b *batches) {
 	b.maglev.put(w.maps.Maglev, func(t *table, _, _ uint32, err error) {
 		if err != nil {
 			t.err = err
-		}
-	})
-	w.alive()
-	b.members.put(w.maps.Members, func(p *plan, m bpf.AffinityMember, scopes uint32, err error) {
-		if w.known.holdings.recordScopes(m, scopes, err); err != nil {
-			p.recordMissing(w.known.fullIs(bpf.MapAffinityMembers, err, "--bpf-lb-affinity-map-max"))
 		}
 	})
 	w.alive()
