@@ -35,10 +35,11 @@ type failure struct {
 	err       error  // nil if another writer has changed the entries of the row
 	namespace string // see [namespace]
 	waits     capacity
-	transient bool   // retried after a time, whatever it waits for
-	later     bool   // waits for quarantined slots
-	exists    bool   // the row has entries
-	attempt   uint64 // number of the last attempt
+	quota     capacity // part of waits: beyond the quota of the namespace
+	transient bool     // retried after a time, whatever it waits for
+	later     bool     // waits for quarantined slots
+	exists    bool     // the row has entries
+	attempt   uint64   // number of the last attempt
 }
 
 // add records the last attempt of a row.

@@ -120,7 +120,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 		w.orphanBackend(id)
 	}
 	c.retry.begin(now, attempt, &w.known.freed)
-	ids, moreBackends := w.left.againBackends.due(&c.retry, func(n *namespace) int { return n.backends }, w.known.namespaces)
+	ids, moreBackends := w.left.againBackends.due(&c.retry, func(n *namespace) int { return n.backends }, w.known)
 	w.writeBackends(append(rows, c.in.backendsOf(txn, ids, &w.left)...))
 	w.alive()
 	plans, gone := c.in.changedFrontends(txn, changed, &w.left)
@@ -128,7 +128,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 		w.gone(row)
 	}
 	c.retry.begin(now, attempt, &w.known.freed) // backends may have been added
-	keys, moreFrontends := w.left.again.due(&c.retry, func(n *namespace) int { return n.entries }, w.known.namespaces)
+	keys, moreFrontends := w.left.again.due(&c.retry, func(n *namespace) int { return n.entries }, w.known)
 	again := c.in.frontendsOf(txn, keys, &w.left)
 	plans = append(plans, again...)
 	w.writeFrontends(plans, now)

@@ -30,15 +30,16 @@ func (f *inForce) noSlots(key bpf.ServiceKey, of *namespace, n, has int) error {
 		f.later.since[key] = since
 	}
 	inQuota := f.mayTake(of, n, has)
-	later := uint32(n) <= f.promised() && (inQuota || of.quarantined > 0 && n-has <= f.quotaLeft(of, bpf.MapServiceSlots)+of.quarantined)
+	moves := of.slots > f.quotaOf(bpf.MapServiceSlots) // an entry moves: also in this pass, whose replaced entries are not in quarantine yet
+	later := uint32(n) <= f.promised() && (inQuota || moves || of.quarantined > 0 && n-has <= f.quotaLeft(of, bpf.MapServiceSlots)+of.quarantined)
 	switch {
 	case f.later.now.Sub(since) < quarantine && later:
-		return &noCapacity{capacityOf(bpf.MapServiceSlots), errLater}
+		return &noCapacity{of: capacityOf(bpf.MapServiceSlots), error: errLater}
 	case !inQuota:
 		return f.overQuota(of, bpf.MapServiceSlots)
 	}
 	f.rejected[bpf.MapServiceSlots]++
-	return &noCapacity{capacityOf(bpf.MapServiceSlots), fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max",
+	return &noCapacity{of: capacityOf(bpf.MapServiceSlots), error: fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max",
 		bpf.MapServiceSlots, n, len(f.slots.contents))}
 }
 

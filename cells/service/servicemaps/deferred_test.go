@@ -96,8 +96,8 @@ func TestFullSlots_ReportedWhenOtherRowsGetSlots(t *testing.T) {
 	s.writer.known.slots.runs.take(0, 8)
 	of := s.writer.known.namespaces.of("other/web")
 	of.slots = 8
-	s.writer.known.retire(&entry{owner: of}, 0, 7, s.now) // has no slots
-	s.writer.known.retire(&entry{owner: of, ours: true, value: bpf.Service{Count: 8}}, 0, 0, s.now.Add(time.Hour))
+	s.writer.known.retire(&entry{owner: of, ours: true, value: bpf.Service{Count: 1}}, 0, 0, s.now) // too few
+	s.writer.known.retire(&entry{owner: of, ours: true, value: bpf.Service{First: 1, Count: 7}}, 0, 0, s.now.Add(time.Hour))
 	s.want(3, 1, 2, 3, 4)
 	s.pass(quarantine - time.Nanosecond)
 	s.expect(3, reconciler.StatusKindPending, "while it has waited for less than one period")

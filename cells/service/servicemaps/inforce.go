@@ -24,8 +24,9 @@ type inForce struct {
 	inPlace  int               // the constant [inPlace], except in tests
 
 	namespaces       namespaces
-	namespaceEntries int // the flag --service-entries-per-namespace
-	planned          int // number of planned entries of the map services
+	unclaimed        *namespace // entries of the previous run whose row is not known yet; it has no quota
+	namespaceEntries int        // the flag --service-entries-per-namespace
+	planned          int        // number of planned entries of the map services
 }
 
 // entry is an entry of the map services.
@@ -73,7 +74,7 @@ type quarantined struct {
 // retire quarantines the slots and the table of an entry, except the first slots if the next entry uses them. id is the frontend whose ranges are held, or 0.
 func (f *inForce) retire(e *entry, used, id uint32, now time.Time) {
 	q := quarantined{until: now.Add(quarantine), table: e.table, owner: e.owner, id: id}
-	if e.ours {
+	if e.ours && e.value.Count > 0 { // an entry without slots has the number of the first slot of another one
 		used = min(used, e.value.Count)
 		q.first, q.count, q.of = e.value.First+used, e.value.Count-used, e.value.First
 		q.displaced = f.slots.displaced[e.value.First]
@@ -99,7 +100,12 @@ func (f *inForce) release(now time.Time, unheld func(id uint32)) {
 			b.held--
 			unheld(q.id)
 		}
-		f.freed |= capacityOf(bpf.MapServiceSlots) | capacityOf(bpf.MapMaglev)
+		if q.count > 0 || len(q.displaced) > 0 {
+			f.freed |= capacityOf(bpf.MapServiceSlots)
+		}
+		if q.table != nil && q.table.users == 0 {
+			f.freed |= capacityOf(bpf.MapMaglev)
+		}
 	}
 }
 
@@ -119,7 +125,7 @@ func (f *inForce) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 func (f *inForce) fullIs(in string, err error, flag string) error {
 	if servicemap.Full(err) {
 		f.rejected[in]++
-		return &noCapacity{capacityOf(in), fmt.Errorf("%w: it is full, raise %s", err, flag)}
+		return &noCapacity{of: capacityOf(in), error: fmt.Errorf("%w: it is full, raise %s", err, flag)}
 	}
 	return err
 }

@@ -13,7 +13,7 @@ import (
 
 // namespace is the usage of the maps by the Services and host ports of a namespace. It includes planned entries.
 type namespace struct {
-	// name is empty for what has no quota: the Service of the API server, and entries of the previous run whose row is not known yet.
+	// name is empty for what has no quota: the Service of the API server, and entries that are not claimed.
 	name                     string
 	entries, backends, slots int
 	quarantined              int // part of slots
@@ -103,13 +103,14 @@ func (f *inForce) quotaOf(in string) int {
 	return f.namespaceEntries
 }
 
-// quotaLeft returns how much more of a map a namespace may use. Entries that already exist stay, also beyond a quota.
+// quotaLeft returns how much more of a map a namespace may use. Entries that already exist stay, also beyond a quota. Entries that are not claimed yet may belong
+// to the namespace: without them, a restart would give it a second quota while its rows arrive.
 func (f *inForce) quotaLeft(n *namespace, in string) int {
 	quota := f.quotaOf(in)
 	if quota == 0 || n.name == "" {
 		return math.MaxInt
 	}
-	return max(0, quota-n.used(in))
+	return max(0, quota-n.used(in)-f.unclaimed.used(in))
 }
 
 func (n *namespace) used(in string) int {
@@ -123,17 +124,31 @@ func (n *namespace) used(in string) int {
 }
 
 // mayTake reports whether a namespace may get a run of n slots for an entry that has some. Those stay in quarantine and count as well, so a Service with more than
-// half of the quota could never get a longer run: one entry at a time may move beyond the quota. With quarantined slots none may, so that changes in quick
-// succession do not take the map. Slots of an entry that may not move are overwritten.
+// half of the quota could never get a longer run: one entry at a time may move beyond the quota, and none until the slots are within it again. Slots of an entry that
+// may not move are overwritten.
 func (f *inForce) mayTake(of *namespace, n, has int) bool {
 	left := f.quotaLeft(of, bpf.MapServiceSlots)
-	return n <= left || of.quarantined == 0 && of.slots <= f.quotaOf(bpf.MapServiceSlots) && has > 0 && n-has <= left
+	return n <= left || has > 0 && of.slots <= f.quotaOf(bpf.MapServiceSlots) && n-has <= left
+}
+
+// usedUp returns the capacity that a row does not get, because the quota of its namespace is used up; freed entries of other namespaces are none for it.
+func (f *inForce) usedUp(x failure) (none capacity) {
+	n := f.namespaces[x.namespace]
+	if n == nil || x.quota == 0 {
+		return 0
+	}
+	for _, in := range []string{bpf.MapServices, bpf.MapBackends, bpf.MapServiceSlots} {
+		if x.quota&capacityOf(in) != 0 && f.quotaLeft(n, in) == 0 {
+			none |= capacityOf(in)
+		}
+	}
+	return none
 }
 
 // overQuota counts a refused row, and returns the error.
 func (f *inForce) overQuota(n *namespace, in string) error {
 	f.rejected[in]++
-	return &noCapacity{capacityOf(in), fmt.Errorf("the Services of namespace %s have used up its quota of %d in the map %s: raise --service-entries-per-namespace",
+	return &noCapacity{of: capacityOf(in), quota: true, error: fmt.Errorf("the Services of namespace %s have used up its quota of %d in the map %s: raise --service-entries-per-namespace",
 		n.name, f.quotaOf(in), in)}
 }
 
@@ -147,5 +162,5 @@ func (f *inForce) noEntry(n *namespace) error {
 		return nil
 	}
 	f.rejected[bpf.MapServices]++
-	return &noCapacity{capacityOf(bpf.MapServices), fmt.Errorf("the map %s is full: raise --bpf-lb-map-max", bpf.MapServices)}
+	return &noCapacity{of: capacityOf(bpf.MapServices), error: fmt.Errorf("the map %s is full: raise --bpf-lb-map-max", bpf.MapServices)}
 }

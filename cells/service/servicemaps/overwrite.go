@@ -218,10 +218,22 @@ func (w *writer) withoutRemoved(now time.Time) {
 	w.alive()
 }
 
+// unique returns the backends of a list that are not removed, each once: if only a part of the slots was overwritten, two may have the same backend.
+func unique(own []uint32, removed func(uint32) bool) (list []uint32) {
+	known := make(map[uint32]struct{}, len(own))
+	for _, id := range own {
+		if _, found := known[id]; !found && !removed(id) {
+			known[id] = struct{}{}
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
 // planWithoutRemoved plans the entry of a scope without backends that have no row. Its Maglev table names them too, so it gets none.
 func (f *inForce) planWithoutRemoved(p *plan, scope uint8, w *batches) {
 	have := f.entries[p.keyOf(scope)]
-	if have == nil || !have.ours {
+	if have == nil || !have.ours || have.value.Count == 0 {
 		return
 	}
 	removed := func(id uint32) bool { b := f.backends[id]; return b != nil && !b.wanted }
@@ -232,6 +244,6 @@ func (f *inForce) planWithoutRemoved(p *plan, scope uint8, w *batches) {
 	next := &entry{value: have.value, owner: have.owner, wanted: have.wanted, ours: true}
 	next.value.First, next.value.Maglev, next.value.MaglevSize = 0, 0, 0
 	next.value.Flags &^= bpf.ServiceMaglev
-	f.planSlots(p, next, have, slices.DeleteFunc(slices.Clone(own), removed), w)
+	f.planSlots(p, next, have, unique(own, removed), w)
 	p.next[scope] = next
 }

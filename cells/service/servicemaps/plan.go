@@ -23,7 +23,7 @@ type plan struct {
 	kept [2]bool // the existing entry is current
 	// fatal keeps the previous state in force. If it is nil, the row comes into force, and short is the error of a missing part.
 	fatal, short error
-	waits        capacity
+	waits, quota capacity
 	transient    bool   // the row also fails for another reason
 	before       uint32 // id of the existing entry
 	// slotsFailed means that slots could not be written; fewer means that the row has fewer slots than backends.
@@ -62,6 +62,7 @@ func (p *plan) recordMissing(err error) {
 func (p *plan) record(err error) {
 	waits := waitsFor(err)
 	p.waits |= waits
+	p.quota |= quotaFor(err)
 	p.transient = p.transient || waits == 0
 }
 
@@ -121,7 +122,7 @@ func (f *inForce) listOf(row *frontends.Frontend, scope uint8, failed map[uint32
 		return list, nil
 	}
 	err = cmp.Or(failed[list[at]].err, fmt.Errorf("backend %d is not in the map %s", list[at], bpf.MapBackends))
-	return slices.DeleteFunc(slices.Clone(list), missing), &noCapacity{aBackend, err}
+	return slices.DeleteFunc(slices.Clone(list), missing), &noCapacity{of: aBackend, error: err}
 }
 
 // plan determines the writes for a row, and reserves slots and tables for them.
@@ -240,6 +241,11 @@ func (f *inForce) planTable(p *plan, next, have *entry, list []uint32, w *batche
 		use(known)
 		return
 	}
+	restored := have != nil && have.table != nil && have.table.key == "" && !have.damaged && f.tables.fits(have.table)
+	if !restored && !f.tables.hasFree() {
+		f.noTable(p)
+		return
+	}
 	names := make([]string, len(list))
 	for i, id := range list {
 		names[i] = bpf.AddressOfBackend(f.backends[id].value).String()
@@ -248,7 +254,7 @@ func (f *inForce) planTable(p *plan, next, have *entry, list []uint32, w *batche
 	for slot, i := range contents {
 		contents[slot] = list[i]
 	}
-	if have != nil && have.table != nil && have.table.key == "" && !have.damaged && f.tables.fits(have.table) {
+	if restored {
 		sum := f.tables.sum(contents)
 		if have.table.sum == sum || have.table.empty {
 			f.tables.know(have.table, key)
@@ -262,13 +268,17 @@ func (f *inForce) planTable(p *plan, next, have *entry, list []uint32, w *batche
 	}
 	made, found := f.tables.get(key, contents)
 	if !found {
-		f.rejected[bpf.MapMaglev]++
-		p.recordMissing(&noCapacity{capacityOf(bpf.MapMaglev), fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; "+
-			"backends are selected at random", bpf.MapMaglev, len(f.tables.users))})
+		f.noTable(p)
 		return
 	}
 	use(made)
 	f.putTable(made, contents, w)
+}
+
+func (f *inForce) noTable(p *plan) {
+	f.rejected[bpf.MapMaglev]++
+	p.recordMissing(&noCapacity{of: capacityOf(bpf.MapMaglev), error: fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; "+
+		"backends are selected at random", bpf.MapMaglev, len(f.tables.users))})
 }
 
 func (f *inForce) putTable(t *table, contents []uint32, w *batches) {

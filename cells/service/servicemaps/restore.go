@@ -13,7 +13,7 @@ import (
 // read restores the state from the maps, as a previous run left them.
 func read(m servicemap.Maps, tableSize uint32, seed maglev.Seed) (*inForce, error) {
 	f := &inForce{entries: map[bpf.ServiceKey]*entry{}, backends: map[uint32]*backend{}, holdings: holdings{of: map[uint32]*belongings{}},
-		later: deferred{since: map[bpf.ServiceKey]time.Time{}}, rejected: map[string]uint64{}, namespaces: namespaces{}, inPlace: inPlace}
+		later: deferred{since: map[bpf.ServiceKey]time.Time{}}, rejected: map[string]uint64{}, namespaces: namespaces{}, unclaimed: &namespace{}, inPlace: inPlace}
 	if err := f.readSizes(m); err != nil {
 		return nil, err
 	}
@@ -44,9 +44,9 @@ func (f *inForce) readSizes(all servicemap.Maps) (err error) {
 func (f *inForce) readBackends(m servicemap.Maps) error {
 	ids, values, err := m.Backends.Dump()
 	for i, id := range ids {
-		f.backends[id] = &backend{value: values[i], owner: f.namespaces.of("")}
+		f.backends[id] = &backend{value: values[i], owner: f.unclaimed}
 	}
-	f.namespaces.of("").backends = len(ids)
+	f.unclaimed.backends = len(ids)
 	return err
 }
 
@@ -67,7 +67,7 @@ func (f *inForce) readEntries(m servicemap.Maps) error {
 	}
 	var tables []uint32
 	for i, key := range keys {
-		e := &entry{value: values[i], owner: f.namespaces.of(""), ours: f.slots.runs.take(values[i].First, values[i].Count)}
+		e := &entry{value: values[i], owner: f.unclaimed, ours: f.slots.runs.take(values[i].First, values[i].Count)}
 		f.slots.refer(f.slots.list(e), 1)
 		if e.value.Flags&bpf.ServiceMaglev != 0 {
 			if tables == nil {

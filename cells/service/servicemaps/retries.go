@@ -24,7 +24,8 @@ func capacityOf(in string) capacity {
 
 // noCapacity is the error of a row that does not fit into a map or a quota, or whose backend is not in the map.
 type noCapacity struct {
-	of capacity
+	of    capacity
+	quota bool // of the namespace; the map has space
 	error
 }
 
@@ -33,6 +34,14 @@ func (e *noCapacity) Unwrap() error { return e.error }
 // waitsFor returns the capacity for which a row with this error waits, 0 for other errors.
 func waitsFor(err error) capacity {
 	if full := (*noCapacity)(nil); errors.As(err, &full) {
+		return full.of
+	}
+	return 0
+}
+
+// quotaFor returns the capacity in which a row with this error is beyond the quota of its namespace.
+func quotaFor(err error) capacity {
+	if full := (*noCapacity)(nil); errors.As(err, &full) && full.quota {
 		return full.of
 	}
 	return 0
@@ -127,9 +136,10 @@ type candidate[K comparable] struct {
 	rank int
 }
 
-// byAttempt orders rows that wait for quarantined slots before others, and then by their last attempt.
+// byAttempt orders rows that wait for quarantined slots before others, then those that do not wait for capacity, and then by their last attempt.
 func byAttempt[K comparable](a, b candidate[K]) int {
-	return cmp.Or(cmp.Compare(only(b.later, uint8(1)), only(a.later, uint8(1))), cmp.Compare(a.attempt, b.attempt))
+	return cmp.Or(cmp.Compare(only(b.later, uint8(1)), only(a.later, uint8(1))), cmp.Compare(only(b.transient, uint8(1)), only(a.transient, uint8(1))),
+		cmp.Compare(a.attempt, b.attempt))
 }
 
 // byRank orders rows of namespaces with few entries before others. Rows without a namespace come first.
@@ -139,14 +149,18 @@ func byRank[K comparable](a, b candidate[K]) int {
 
 // due returns the rows that a pass retries, in the order in which they get capacity, and reports whether others are left. A quarter are the rows with the oldest
 // attempts, so that each is retried some time; the others are rows of the namespaces with the fewest entries.
-func (f *failed[K]) due(r *retries, entries func(*namespace) int, all namespaces) (keys []K, left bool) {
+func (f *failed[K]) due(r *retries, entries func(*namespace) int, known *inForce) (keys []K, left bool) {
 	if (f.transient == 0 || r.transientBefore == 0) && r.waitingBefore == 0 {
 		return nil, false
 	}
 	var rows []candidate[K]
 	later := 0
 	for key, x := range f.rows {
-		if x.transient && x.attempt < r.transientBefore || x.waits&r.freed != 0 && x.attempt < r.waitingBefore {
+		freed := r.freed
+		if freed != anything {
+			freed &^= known.usedUp(x)
+		}
+		if x.transient && x.attempt < r.transientBefore || x.waits&freed != 0 && x.attempt < r.waitingBefore {
 			rows = append(rows, candidate[K]{failure: x, key: key})
 			later += int(only(x.later, uint8(1)))
 		}
@@ -155,8 +169,8 @@ func (f *failed[K]) due(r *retries, entries func(*namespace) int, all namespaces
 	next := map[string]int{} // the entries of a namespace if those of its rows that precede come into force
 	for i := range rows {
 		name := rows[i].namespace
-		if _, known := next[name]; !known && all[name] != nil {
-			next[name] = entries(all[name])
+		if _, found := next[name]; !found && known.namespaces[name] != nil {
+			next[name] = entries(known.namespaces[name])
 		}
 		rows[i].rank = next[name]
 		next[name]++

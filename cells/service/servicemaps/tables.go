@@ -75,16 +75,24 @@ func (t *tables) use(one *table, by int32) {
 }
 
 // get allocates a table.
-func (t *tables) get(key string, contents []uint32) (*table, bool) {
+// hasFree reports whether there is space for another table.
+func (t *tables) hasFree() bool {
 	for ; int(t.first) < len(t.users); t.first++ {
 		if t.users[t.first] == 0 {
-			one := &table{at: t.first * t.size, size: t.size, key: key, sum: t.sum(contents)}
-			t.use(one, 1)
-			t.byKey[key] = one
-			return one, true
+			return true
 		}
 	}
-	return nil, false
+	return false
+}
+
+func (t *tables) get(key string, contents []uint32) (*table, bool) {
+	if !t.hasFree() {
+		return nil, false
+	}
+	one := &table{at: t.first * t.size, size: t.size, key: key, sum: t.sum(contents)}
+	t.use(one, 1)
+	t.byKey[key] = one
+	return one, true
 }
 
 // fits reports whether a table has the present size and a valid position.

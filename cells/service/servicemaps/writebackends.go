@@ -42,7 +42,7 @@ func (w *writer) writeBackends(rows []*backends.Backend) {
 			delete(w.left.orphans, row.ID)
 			continue
 		case bpf.AddressOfBackend(have.value) != row.Address && w.known.slots.refs[row.ID] > 0:
-			w.notWritten(row, have.owner, &noCapacity{capacityOf(bpf.MapServiceSlots), fmt.Errorf("id %d still belongs to %s", row.ID, bpf.AddressOfBackend(have.value))})
+			w.notWritten(row, have.owner, &noCapacity{of: capacityOf(bpf.MapServiceSlots), error: fmt.Errorf("id %d still belongs to %s", row.ID, bpf.AddressOfBackend(have.value))})
 			continue
 		}
 		batch.add(row, row.ID, value)
@@ -70,8 +70,11 @@ func (w *writer) writeBackends(rows []*backends.Backend) {
 // notWritten records a backend that counts for a namespace if it is written.
 func (w *writer) notWritten(row *backends.Backend, owner *namespace, err error) {
 	w.left.attempts++
-	waits := waitsFor(err)
-	w.left.againBackends.add(row.ID, failure{err: fmt.Errorf("write backend %d, %s: %w", row.ID, row.Address, err), namespace: owner.name, waits: waits,
+	waits, quota := waitsFor(err), quotaFor(err)
+	if slices.ContainsFunc(row.Services, func(service string) bool { return w.known.namespaces.of(service) != owner }) {
+		quota = 0 // it may fit into that of another namespace
+	}
+	w.left.againBackends.add(row.ID, failure{err: fmt.Errorf("write backend %d, %s: %w", row.ID, row.Address, err), namespace: owner.name, waits: waits, quota: quota,
 		transient: waits == 0, attempt: w.left.attempts})
 }
 

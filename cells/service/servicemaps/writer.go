@@ -149,7 +149,7 @@ func (w *writer) writeEntries(plans []*plan, scope uint8, now time.Time) {
 func (w *writer) settle(p *plan) {
 	if err := p.err(); err != nil {
 		w.left.attempts++
-		w.left.again.add(p.key, failure{err: fmt.Errorf("apply %s of service %s: %w", p.row.Address, p.row.Service, err), namespace: p.owner.name, waits: p.waits,
+		w.left.again.add(p.key, failure{err: fmt.Errorf("apply %s of service %s: %w", p.row.Address, p.row.Service, err), namespace: p.owner.name, waits: p.waits, quota: p.quota,
 			transient: p.transient, exists: w.known.entries[p.key] != nil || w.known.entries[p.keyOf(bpf.ScopeInternal)] != nil, attempt: w.left.attempts})
 	}
 	for scope, kept := range p.kept {
