@@ -168,6 +168,13 @@ func (c *Compiled) Denies() bool {
 	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.Deny })
 }
 
+// DeniesByLabels reports whether a rule denies peers by labels or by the name of their port. Then a new peer may need entries, also if there are none yet.
+func (c *Compiled) DeniesByLabels() bool {
+	return slices.ContainsFunc(c.rules, func(r *rule) bool {
+		return r.Deny && (r.Direction == policy.Egress && len(r.named) > 0 || slices.ContainsFunc(r.Peers.List, func(p policy.Peer) bool { return p.Labels != nil }))
+	})
+}
+
 // DeniesBeyond reports whether a rule denies that o does not have, or has in another version. o may be nil.
 func (c *Compiled) DeniesBeyond(o *Compiled) bool {
 	have := map[*rule]bool{}

@@ -111,3 +111,33 @@ func TestSetLimit_BoundsMemory(t *testing.T) {
 	}
 	require.Less(t, of[1], 2*of[0])
 }
+
+// A rule that denies by labels, or by the name of a port of peers, counts before it has entries; other denies do not.
+func TestDeniesByLabels(t *testing.T) {
+	t.Parallel()
+	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}
+	for name, c := range map[string]struct {
+		rule policy.Rule
+		want bool
+	}{
+		"labels":          {egress(true, app("later"), anyPorts()), true},
+		"name of a port":  {egress(true, policy.Peers{Any: true}, named), true},
+		"allowed labels":  {egress(false, app("later"), anyPorts()), false},
+		"address range":   {egress(true, cidrPeers(policy.Outside, "192.0.2.0/24"), anyPorts()), false},
+		"every peer":      {egress(true, policy.Peers{Any: true}, anyPorts()), false},
+		"fixed identity":  {egress(true, policy.Peers{List: []policy.Peer{{Identities: []uint32{web}}}}, anyPorts()), false},
+		"nothing allowed": {egress(false, policy.Peers{}, anyPorts()), false},
+	} {
+		r, _ := one(policy.Options{Mode: policy.Default})
+		p := policyOf("p", egress(false, app("db"), anyPorts()))
+		r.UpsertPolicy(p)
+		_, before := enforced(r)
+		require.False(t, before.DeniesByLabels())
+		r.UpsertPolicy(policyOf("p", egress(false, app("db"), anyPorts()), c.rule))
+		_, out := enforced(r)
+		require.Equal(t, c.want, out.DeniesByLabels(), name)
+		r.UpsertPolicy(p)
+		_, out = enforced(r)
+		require.False(t, out.DeniesByLabels(), name)
+	}
+}
