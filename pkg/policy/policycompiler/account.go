@@ -28,6 +28,7 @@ func (r *Resolver) accountOf(set *ruleset) *account {
 // closeAccount removes a rule set from its account.
 func (r *Resolver) closeAccount(set *ruleset) {
 	delete(r.unselected, set)
+	r.mayFit = true
 	if delete(set.account.sets, set); len(set.account.sets) == 0 {
 		delete(r.accounts, set.namespace)
 		delete(r.overdrawn, set.account)
@@ -35,6 +36,7 @@ func (r *Resolver) closeAccount(set *ruleset) {
 }
 
 func (a *account) add(n int) {
+	a.resolver.mayFit = a.resolver.mayFit || n < 0
 	if a.peers += n; a.peers > a.resolver.limits.peers {
 		a.resolver.overdrawn[a] = struct{}{}
 	}
@@ -102,6 +104,7 @@ func (r *Resolver) shrink() (released bool) {
 			*r.unselected[set] = unselected{lacks, len(r.selectors.identities)}
 		}
 		released = released || len(had) > 0
+		r.mayFit = true
 		delete(r.overdrawn, a)
 	}
 	return released
@@ -141,9 +144,10 @@ func (a *account) victim() (largest *ruleset) {
 // the limit, or an eighth of the identities was deleted. Otherwise each change in a cluster would cost as much as a new rule set. If the one with the fewest peers does not fit, no other is tried. If
 // it fits, the next one may have the same selectors.
 func (r *Resolver) selectAgain() {
-	if len(r.unselected) == 0 {
+	if len(r.unselected) == 0 || !r.mayFit {
 		return
 	}
+	r.mayFit = false
 	order := slices.SortedFunc(maps.Keys(r.unselected), func(a, b *ruleset) int {
 		return cmp.Or(cmp.Compare(r.unselected[a].peers, r.unselected[b].peers), cmp.Compare(a.key, b.key))
 	})

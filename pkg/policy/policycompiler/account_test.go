@@ -225,6 +225,22 @@ func TestAccount_FewAttemptsBesideOthers(t *testing.T) {
 	require.LessOrEqual(t, released, 6)
 }
 
+// Released rule sets cost nothing while neither peers nor rule sets go. The test is not parallel, because AllocsPerRun counts the allocations of all goroutines.
+func TestAccount_NothingToSelectAgain(t *testing.T) {
+	r := resolverWith(100)
+	r.limits.peers = 50
+	for id := range uint16(50) {
+		name := fmt.Sprint("subject-", id)
+		r.UpsertSubject(Subject{ID: id, Labels: map[string]string{"k8s:app": name}})
+		r.UpsertPolicy(policyFor("a", name, name, ingress(false, without(1, name), anyPorts())))
+	}
+	for range 60 { // one attempt for each rule set
+		r.NeedsCompile()
+	}
+	require.Len(t, r.unselected, 50)
+	require.Zero(t, testing.AllocsPerRun(10, r.selectAgain))
+}
+
 // When selections have classes as peers, which are fewer, a released rule set selects its peers again.
 func TestAccount_ClassesFit(t *testing.T) {
 	t.Parallel()

@@ -221,6 +221,7 @@ func (r *Resolver) SetClasses(on bool) {
 	for _, u := range r.unselected {
 		*u = unselected{0, len(c.identities)} // classes are fewer peers than their identities
 	}
+	r.mayFit = true
 	r.podsChanged()
 }
 

@@ -17,6 +17,7 @@ type Resolver struct {
 	accounts   map[string]*account      // by namespace, "" for cluster-wide policies
 	overdrawn  map[*account]struct{}    // accounts that may be beyond the limit
 	unselected map[*ruleset]*unselected // rule sets whose peers are released
+	mayFit     bool                     // a rule set of unselected may fit since the last [Resolver.selectAgain]
 	tried      *ruleset                 // in [Resolver.selectAgain]; otherwise nil
 	allowAll   *Compiled
 	policies   map[policy.Ref]*policyState
@@ -66,6 +67,7 @@ func (r *Resolver) UpsertIdentity(number uint32, labels map[string]string) {
 
 // DeleteIdentity removes an identity.
 func (r *Resolver) DeleteIdentity(number uint32) {
+	r.mayFit = true
 	r.reclassed(number, r.selectors.remove(number))
 }
 
