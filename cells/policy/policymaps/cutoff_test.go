@@ -68,6 +68,7 @@ func TestBeyondLimit_ClusterwidePoliciesAreNotAvoided(t *testing.T) {
 		"later deny":                  {"", false, cidr, true},
 		"later isolation":             {"", false, isolation, true},
 		"same deny":                   {cidr, false, cidr, false},
+		"same deny, other object":     {cidr, false, cidr + `, "description": "new"`, false},
 		"changed deny":                {cidr, false, other, true},
 		"isolation after deny":        {cidr, false, cidr + ", " + isolation, true},
 		"isolation stays":             {isolation, true, isolation, false},

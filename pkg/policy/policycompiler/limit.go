@@ -2,6 +2,7 @@ package policycompiler
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -188,15 +189,17 @@ func (c *Compiled) DeniesByLabels() bool {
 	})
 }
 
-// DeniesBeyond reports whether a rule denies that o does not have, or has in another version. o may be nil.
+// DeniesBeyond reports whether a rule denies that o does not have, or has with other contents. o may be nil.
 func (c *Compiled) DeniesBeyond(o *Compiled) bool {
-	have := map[*rule]bool{}
+	have := map[uint32][]*rule{} // by cookie; rules at the same path share it
 	if o != nil {
 		for _, r := range o.rules {
-			have[r] = r.Deny
+			have[r.cookie] = append(have[r.cookie], r)
 		}
 	}
-	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.Deny && !have[r] })
+	return slices.ContainsFunc(c.rules, func(r *rule) bool {
+		return r.Deny && !slices.ContainsFunc(have[r.cookie], func(had *rule) bool { return had == r || reflect.DeepEqual(had.Rule, r.Rule) })
+	})
 }
 
 // sameRules reports whether c and o, one of which is too large, mean the same.
