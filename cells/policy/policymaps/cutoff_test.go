@@ -68,6 +68,7 @@ func TestBeyondLimit_ClusterwidePoliciesAreNotAvoided(t *testing.T) {
 		"later deny":                  {"", false, cidr, true},
 		"later isolation":             {"", false, isolation, true},
 		"same deny":                   {cidr, false, cidr, false},
+		"same deny, other object":     {cidr, false, cidr + `, "description": "new"`, false},
 		"changed deny":                {cidr, false, other, true},
 		"isolation after deny":        {cidr, false, cidr + ", " + isolation, true},
 		"isolation stays":             {isolation, true, isolation, false},
@@ -134,6 +135,36 @@ func TestBeyondLimit_ClusterwidePoliciesAreNotAvoided(t *testing.T) {
 				require.Equal(t, c.later != "", w.rowOf(t, 6).Ingress.Enforced.ID > 1)
 			})
 		}
+	}
+}
+
+// A kept policy may deny a label that no identity has yet. Then an endpoint beyond a limit of its namespace is cut off; with cluster-wide policies alone it keeps
+// its policy, and an identity with the label is not announced.
+func TestBeyondLimit_DeniesOfLaterLabels(t *testing.T) {
+	t.Parallel()
+	const open = `"enableDefaultDeny": {"ingress": false}, `
+	for _, namespace := range []string{"", "ns-5"} {
+		w := newBench(t, 100, 0)
+		w.store.quota = capacity{}
+		w.in.resolver.SetLimit(1<<17, 1<<15)
+		table := rw[*cilium.Policy](w.CiliumPolicies)
+		put(t, w.DB, table, rulesOf("", "admin", "app-5", open+`"ingressDeny": [{"fromCIDR": ["192.0.2.0/24"]}]`))
+		w.settleFailing(t)
+		put(t, w.DB, table, rulesOf("", "admin", "app-5", open+`"ingressDeny": [{"fromCIDR": ["192.0.2.0/24"]}, {"fromEndpoints": [{"matchLabels": {"app": "app-100"}}]}]`))
+		w.settleFailing(t)
+		before := w.rowOf(t, 6)
+		require.Greater(t, before.Ingress.Enforced.ID, uint32(1))
+
+		put(t, w.DB, table, rulesOf(namespace, "large", "app-5", open+`"ingress": [`+manyPairs()+`]`))
+		w.settleFailing(t)
+		w.add(t, 100)
+		w.settleFailing(t)
+		if namespace != "" {
+			require.Zero(t, w.rowOf(t, 6).Ingress.Enforced)
+		} else {
+			require.Equal(t, before.Ingress, w.rowOf(t, 6).Ingress)
+		}
+		require.Equal(t, namespace != "", w.announced[256+100])
 	}
 }
 

@@ -216,7 +216,7 @@ func (c *controller) lacksDenies(id uint32) bool {
 	if h == nil {
 		return c.previous.denies[id]
 	}
-	return h.open || h.is != nil && !c.store.current[h.is] && deniesIdentities(h.is)
+	return h.open || h.is != nil && !c.store.current[h.is] && (deniesIdentities(h.is) || h.is.DeniesByLabels())
 }
 
 // decision returns the policy ids of a direction, and the errors of the enforced and of the audited one. An error about the audited policy does not prevent the

@@ -28,6 +28,7 @@ func (r *Resolver) accountOf(set *ruleset) *account {
 // closeAccount removes a rule set from its account.
 func (r *Resolver) closeAccount(set *ruleset) {
 	delete(r.unselected, set)
+	r.mayFit = true
 	if delete(set.account.sets, set); len(set.account.sets) == 0 {
 		delete(r.accounts, set.namespace)
 		delete(r.overdrawn, set.account)
@@ -35,6 +36,7 @@ func (r *Resolver) closeAccount(set *ruleset) {
 }
 
 func (a *account) add(n int) {
+	a.resolver.mayFit = a.resolver.mayFit || n < 0
 	if a.peers += n; a.peers > a.resolver.limits.peers {
 		a.resolver.overdrawn[a] = struct{}{}
 	}
@@ -67,7 +69,7 @@ func (s *selector) drop(set *ruleset) {
 
 // unselected describes a rule set without selected peers.
 type unselected struct {
-	peers int // that the account lacks at least for the rule set
+	peers int // that the account must have free before another attempt
 	known int // number of identities when the peers were counted
 }
 
@@ -90,17 +92,33 @@ func (r *Resolver) shrink() (released bool) {
 			set.invalidate()
 		}
 		for set, sizes := range had {
-			*r.unselected[set] = unselected{0, len(r.selectors.identities)}
+			lacks := 0
 			for s, size := range sizes {
 				if s.accounts[a] == 0 { // no other rule set has it
-					r.unselected[set].peers += size
+					lacks += size
 				}
 			}
+			if set == r.tried {
+				lacks = max(lacks, a.beforeNext())
+			}
+			*r.unselected[set] = unselected{lacks, len(r.selectors.identities)}
 		}
 		released = released || len(had) > 0
+		r.mayFit = true
 		delete(r.overdrawn, a)
 	}
 	return released
+}
+
+// beforeNext returns the peers that the account must have free before a rule set is tried that did not fit: an eighth of the limit more than now, or all. The
+// peers that had been found when it was released may be few of its peers.
+func (a *account) beforeNext() int {
+	limit := a.resolver.limits.peers
+	more := limit - a.peers + limit/8
+	if a.peers > 0 {
+		return min(more, limit)
+	}
+	return more
 }
 
 // victim returns the rule set whose peers are released next: the one that [Resolver.selectAgain] tries, otherwise the one that selects the most peers. It returns
@@ -122,13 +140,14 @@ func (a *account) victim() (largest *ruleset) {
 	return largest
 }
 
-// selectAgain selects the peers of released rule sets that may fit into their accounts again: other rule sets need less, or an eighth of the identities was
-// deleted. Otherwise each change in a cluster would cost as much as a new rule set. If the one with the fewest peers does not fit, no other is tried. If
+// selectAgain selects the peers of released rule sets that may fit into their accounts again: other rule sets need less, after a failed attempt by an eighth of
+// the limit, or an eighth of the identities was deleted. Otherwise each change in a cluster would cost as much as a new rule set. If the one with the fewest peers does not fit, no other is tried. If
 // it fits, the next one may have the same selectors.
 func (r *Resolver) selectAgain() {
-	if len(r.unselected) == 0 {
+	if len(r.unselected) == 0 || !r.mayFit {
 		return
 	}
+	r.mayFit = false
 	order := slices.SortedFunc(maps.Keys(r.unselected), func(a, b *ruleset) int {
 		return cmp.Or(cmp.Compare(r.unselected[a].peers, r.unselected[b].peers), cmp.Compare(a.key, b.key))
 	})

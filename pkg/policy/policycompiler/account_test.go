@@ -188,6 +188,80 @@ func TestAccount_FewAttempts(t *testing.T) {
 	require.Empty(t, r.unselected)
 }
 
+// A rule set is released when it exceeds the limit, before it has all its peers, so its size is not known then. It is not tried again for each peer that other
+// rule sets need less, but for each eighth of the limit, and when they need none.
+func TestAccount_FewAttemptsBesideOthers(t *testing.T) {
+	t.Parallel()
+	r := resolverWith(100)
+	r.limits.peers = 200
+	released := 0
+	r.selectors.shrink = func() bool {
+		any := r.shrink()
+		if any {
+			released++
+		}
+		return any
+	}
+	of := func(id uint16, peers policy.Peers) {
+		name := fmt.Sprint("subject-", id)
+		r.UpsertSubject(Subject{ID: id, Labels: map[string]string{"k8s:app": name}})
+		r.UpsertPolicy(policyFor("a", name, name, ingress(false, peers, anyPorts())))
+		r.NeedsCompile()
+	}
+	for id := range uint16(100) {
+		of(id, app(fmt.Sprint(id)))
+	}
+	of(100, without(2, "x"))
+	for id := range uint16(100) {
+		in, _ := r.Compile(100)
+		require.True(t, in.Enforced.TooLarge())
+		r.DeleteSubject(id)
+		r.NeedsCompile()
+		require.Empty(t, wrongAccount(r))
+	}
+	in, _ := r.Compile(100)
+	require.False(t, in.Enforced.TooLarge())
+	require.Equal(t, 200, r.accounts["a"].peers)
+	require.LessOrEqual(t, released, 6)
+}
+
+// Released rule sets cost nothing while neither peers nor rule sets go. The test is not parallel, because AllocsPerRun counts the allocations of all goroutines.
+func TestAccount_NothingToSelectAgain(t *testing.T) {
+	r := resolverWith(100)
+	r.limits.peers = 50
+	for id := range uint16(50) {
+		name := fmt.Sprint("subject-", id)
+		r.UpsertSubject(Subject{ID: id, Labels: map[string]string{"k8s:app": name}})
+		r.UpsertPolicy(policyFor("a", name, name, ingress(false, without(1, name), anyPorts())))
+	}
+	for range 60 { // one attempt for each rule set
+		r.NeedsCompile()
+	}
+	require.Len(t, r.unselected, 50)
+	require.Zero(t, testing.AllocsPerRun(10, r.selectAgain))
+}
+
+// When selections have classes as peers, which are fewer, a released rule set selects its peers again.
+func TestAccount_ClassesFit(t *testing.T) {
+	t.Parallel()
+	r := New(policy.Options{Mode: policy.Default})
+	r.StartClasses(nil, 0)
+	r.limits.peers = 50
+	for i := range uint32(100) {
+		r.UpsertIdentity(5000+i, map[string]string{"k8s:pod": fmt.Sprint(i), "k8s:" + labels.KeyNamespace: "one"})
+	}
+	r.UpsertSubject(Subject{ID: 1, Labels: map[string]string{"k8s:app": "one"}})
+	r.UpsertPolicy(policyFor("a", "all", "one", ingress(false, choose(label(labels.KeyNamespace, "one")), anyPorts())))
+	for range 3 {
+		for on, want := range []int{0, 1} {
+			r.SetClasses(on == 1)
+			in, _ := enforced(r)
+			require.Equal(t, on == 0, in.TooLarge())
+			require.Equal(t, want, r.accounts["a"].peers)
+		}
+	}
+}
+
 // A rule set that does not fit after another one was selected again does not release that one, so the results stay the same without a change.
 func TestAccount_AttemptReleasesNoOther(t *testing.T) {
 	t.Parallel()

@@ -144,7 +144,7 @@ func replay(options policy.Options, with features, changes []change) string {
 			return fmt.Sprintf("a compiled policy has changed from\n%sto\n%s", p.rendered, now)
 		}
 	}
-	left := len(r.rulesets) + len(r.cookies) + len(r.selectors.byKey) + len(r.prefixes.of) + len(r.unsettled) + len(r.namedRules) + len(r.podsOf) +
+	left := len(r.rulesets) + len(r.cookies) + len(r.selectors.byKey) + len(r.prefixes.of) + len(r.unsettled) + len(r.namedRules) + len(r.podsOf) + len(r.serving) +
 		len(r.selectors.arrivals) + len(r.accounts) + len(r.overdrawn) + len(r.unselected)
 	if len(s.policies)+len(s.subjects)+len(s.pods) == 0 && left != 0 {
 		return fmt.Sprintf("%d things are left of nothing", left)

@@ -218,6 +218,10 @@ func (r *Resolver) SetClasses(on bool) {
 		}
 	}
 	c.unchoose(changed)
+	for _, u := range r.unselected {
+		*u = unselected{0, len(c.identities)} // classes are fewer peers than their identities
+	}
+	r.mayFit = true
 	r.podsChanged()
 }
 

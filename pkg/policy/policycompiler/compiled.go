@@ -202,7 +202,8 @@ func (c *Compiled) reuse(previous *Compiled) *Compiled {
 		}
 	}
 	if same == len(c.groups) && same == len(previous.groups) && c.isolated == previous.isolated && c.nested == previous.nested && !previous.allowsAll &&
-		c.namespace == previous.namespace && slices.Equal(c.conditions, previous.conditions) && slices.Equal(c.missing, previous.missing) {
+		c.namespace == previous.namespace && slices.Equal(c.conditions, previous.conditions) && slices.Equal(c.missing, previous.missing) &&
+		c.DeniesByLabels() == previous.DeniesByLabels() {
 		return previous
 	}
 	return c

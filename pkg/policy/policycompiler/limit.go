@@ -2,6 +2,7 @@ package policycompiler
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -37,7 +38,7 @@ func (set *ruleset) exceeded(r *Resolver) string {
 	return ""
 }
 
-// visitsPerPair is the number of pods that [Resolver.servedTo] compares with a rule in about the time that one pair takes.
+// visitsPerPair is the number of identities of pods, or of names at them, that [Resolver.servedTo] compares with a rule in about the time that one pair takes.
 const visitsPerPair = 16
 
 // pairs counts the pairs of a port and a peer of one rule, without visiting the peers. See [maxPairs].
@@ -61,21 +62,34 @@ func (set *ruleset) pairs(r *Resolver) (all int) {
 	return all
 }
 
-// served counts the pairs of a named port of a rule and an identity without a selector of its own, and the visits of [Resolver.servedTo].
-func (set *ruleset) served(r *Resolver, rule *rule) int {
-	if rule.Peers.Any || len(rule.cidrs) > 0 {
-		return len(r.podsOf) * len(rule.named)
-	}
-	members := 0
-	for _, s := range rule.selectors {
-		for _, number := range s.classes {
-			members += r.selectors.byNumber[number].members
+// served counts the pairs of a named port of a rule and an identity without a selector of its own, or a pod by its address, and the visits of
+// [Resolver.servedTo].
+func (set *ruleset) served(r *Resolver, rule *rule) (all int) {
+	members, visits := 0, len(r.podsOf)*len(rule.named)
+	switch {
+	case rule.Peers.Any:
+		members = len(r.podsOf)
+	default:
+		for _, s := range rule.selectors {
+			for _, number := range s.classes {
+				members += r.selectors.byNumber[number].members
+			}
+		}
+		if members == 0 && len(rule.cidrs) == 0 {
+			return 0
+		}
+		if len(rule.cidrs) == 0 {
+			visits = len(r.podsOf) + min(members, len(r.podsOf))*len(rule.named)
 		}
 	}
-	if members == 0 {
-		return 0
+	for _, named := range rule.named {
+		by := r.serving[named]
+		all += min(members, by.identities)
+		if len(rule.cidrs) > 0 {
+			all += by.pods
+		}
 	}
-	return min(members, len(r.podsOf))*len(rule.named) + len(r.podsOf)/visitsPerPair
+	return all + visits/visitsPerPair
 }
 
 // ports returns the number of ports of a rule, at least 1. Named ports of an ingress rule are among the ports of its effect.
@@ -168,15 +182,24 @@ func (c *Compiled) Denies() bool {
 	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.Deny })
 }
 
-// DeniesBeyond reports whether a rule denies that o does not have, or has in another version. o may be nil.
+// DeniesByLabels reports whether a rule denies peers by labels or by the name of their port. Then a new peer may need entries, also if there are none yet.
+func (c *Compiled) DeniesByLabels() bool {
+	return slices.ContainsFunc(c.rules, func(r *rule) bool {
+		return r.Deny && (r.Direction == policy.Egress && len(r.named) > 0 || slices.ContainsFunc(r.Peers.List, func(p policy.Peer) bool { return p.Labels != nil }))
+	})
+}
+
+// DeniesBeyond reports whether a rule denies that o does not have, or has with other contents. o may be nil.
 func (c *Compiled) DeniesBeyond(o *Compiled) bool {
-	have := map[*rule]bool{}
+	have := map[uint32][]*rule{} // by cookie; rules at the same path share it
 	if o != nil {
 		for _, r := range o.rules {
-			have[r] = r.Deny
+			have[r.cookie] = append(have[r.cookie], r)
 		}
 	}
-	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.Deny && !have[r] })
+	return slices.ContainsFunc(c.rules, func(r *rule) bool {
+		return r.Deny && !slices.ContainsFunc(have[r.cookie], func(had *rule) bool { return had == r || reflect.DeepEqual(had.Rule, r.Rule) })
+	})
 }
 
 // sameRules reports whether c and o, one of which is too large, mean the same.

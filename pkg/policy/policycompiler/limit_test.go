@@ -111,3 +111,70 @@ func TestSetLimit_BoundsMemory(t *testing.T) {
 	}
 	require.Less(t, of[1], 2*of[0])
 }
+
+// A rule that denies by labels, or by the name of a port of peers, counts before it has entries; other denies do not.
+func TestDeniesByLabels(t *testing.T) {
+	t.Parallel()
+	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}
+	for name, c := range map[string]struct {
+		rule policy.Rule
+		want bool
+	}{
+		"labels":          {egress(true, app("later"), anyPorts()), true},
+		"name of a port":  {egress(true, policy.Peers{Any: true}, named), true},
+		"allowed labels":  {egress(false, app("later"), anyPorts()), false},
+		"address range":   {egress(true, cidrPeers(policy.Outside, "192.0.2.0/24"), anyPorts()), false},
+		"every peer":      {egress(true, policy.Peers{Any: true}, anyPorts()), false},
+		"fixed identity":  {egress(true, policy.Peers{List: []policy.Peer{{Identities: []uint32{web}}}}, anyPorts()), false},
+		"nothing allowed": {egress(false, policy.Peers{}, anyPorts()), false},
+	} {
+		r, _ := one(policy.Options{Mode: policy.Default})
+		p := policyOf("p", egress(false, app("db"), anyPorts()))
+		r.UpsertPolicy(p)
+		_, before := enforced(r)
+		require.False(t, before.DeniesByLabels())
+		r.UpsertPolicy(policyOf("p", egress(false, app("db"), anyPorts()), c.rule))
+		_, out := enforced(r)
+		require.Equal(t, c.want, out.DeniesByLabels(), name)
+		r.UpsertPolicy(p)
+		_, out = enforced(r)
+		require.False(t, out.DeniesByLabels(), name)
+	}
+}
+
+// A rule that denies the same in another version of its policy is not a further one.
+func TestDeniesBeyond(t *testing.T) {
+	t.Parallel()
+	rule := func(prefix string) policy.Rule { return egress(true, cidrPeers(policy.Outside, prefix), anyPorts()) }
+	r, _ := one(policy.Options{Mode: policy.Default}, policyOf("p", rule("192.0.2.0/24")))
+	_, before := enforced(r)
+	require.True(t, before.DeniesBeyond(nil))
+	require.False(t, before.DeniesBeyond(before))
+	two := policyOf("two", rule("192.0.2.0/24"), rule("198.51.100.0/24"))
+	two.Parts[0].Rules[1].Path = two.Parts[0].Rules[0].Path
+	samePath, _ := one(policy.Options{Mode: policy.Default}, two)
+	_, both := enforced(samePath)
+	require.False(t, both.DeniesBeyond(both), "two rules at one path")
+	for name, c := range map[string]struct {
+		rules []policy.Rule
+		want  bool
+	}{
+		"same":      {[]policy.Rule{rule("192.0.2.0/24")}, false},
+		"allow too": {[]policy.Rule{rule("192.0.2.0/24"), egress(false, app("db"), anyPorts())}, false},
+		"allows":    {[]policy.Rule{egress(false, cidrPeers(policy.Outside, "192.0.2.0/24"), anyPorts())}, false},
+		"one more":  {[]policy.Rule{rule("192.0.2.0/24"), rule("198.51.100.0/24")}, true},
+		"other":     {[]policy.Rule{rule("192.0.2.0/23")}, true},
+		"ports":     {[]policy.Rule{egress(true, cidrPeers(policy.Outside, "192.0.2.0/24"), oddPorts(1))}, true},
+	} {
+		r.UpsertPolicy(policyOf("p", c.rules...))
+		r.limits.pairs = -1 // so that the result is new
+		_, out := enforced(r)
+		require.True(t, out.TooLarge())
+		require.Equal(t, c.want, out.DeniesBeyond(before), name)
+	}
+	r.UpsertPolicy(policyOf("p", rule("192.0.2.0/24")))
+	_, denies := enforced(r)
+	r.UpsertPolicy(policyOf("p", egress(false, cidrPeers(policy.Outside, "192.0.2.0/24"), anyPorts())))
+	_, allows := enforced(r)
+	require.True(t, denies.DeniesBeyond(allows))
+}

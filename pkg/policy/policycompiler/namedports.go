@@ -27,6 +27,9 @@ type podsOf struct {
 	names map[namedRef]int // number of their ports with the name
 }
 
+// servers counts the ports of pods with one name, and the identities of these pods.
+type servers struct{ pods, identities int }
+
 // at returns the ports of a pod with the name and protocol. A valid pod has at most one.
 func (n namedRef) at(ports []policy.NamedPort) (out []span) {
 	for _, p := range ports {
@@ -75,6 +78,7 @@ func (r *Resolver) PodAs(key string) []*Pod { return r.pods[key] }
 func (r *Resolver) ForgetPods() {
 	clear(r.pods)
 	clear(r.podsOf)
+	clear(r.serving)
 	r.podsChanged()
 }
 
@@ -86,7 +90,7 @@ func (r *Resolver) addPod(pod *Pod) {
 	}
 	of.pods[pod] = struct{}{}
 	for _, p := range pod.Ports {
-		of.names[namedRef{p.Name, p.Protocol}]++
+		r.serve(of, namedRef{p.Name, p.Protocol}, 1)
 	}
 }
 
@@ -94,13 +98,25 @@ func (r *Resolver) removePod(pod *Pod) {
 	of := r.podsOf[pod.Identity]
 	delete(of.pods, pod)
 	for _, p := range pod.Ports {
-		named := namedRef{p.Name, p.Protocol}
-		if of.names[named]--; of.names[named] == 0 {
-			delete(of.names, named)
-		}
+		r.serve(of, namedRef{p.Name, p.Protocol}, -1)
 	}
 	if len(of.pods) == 0 {
 		delete(r.podsOf, pod.Identity)
+	}
+}
+
+// serve adds n, 1 or -1, to the ports with a name of the pods of an identity.
+func (r *Resolver) serve(of *podsOf, named namedRef, n int) {
+	before, by := of.names[named], r.serving[named]
+	if of.names[named] += n; of.names[named] == 0 {
+		delete(of.names, named)
+	}
+	by.pods += n
+	if before == 0 || before+n == 0 {
+		by.identities += n
+	}
+	if r.serving[named] = by; by.pods == 0 {
+		delete(r.serving, named)
 	}
 }
 

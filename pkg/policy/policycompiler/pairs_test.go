@@ -19,7 +19,8 @@ func namedPorts(n int) (ports policy.Ports) {
 	return ports
 }
 
-// A rule with named ports of peers counts only the peers that it selects, also by a class. Only rules about all peers, or about CIDRs, count all pods.
+// A rule with named ports of peers counts only the peers that it selects, also by a class. Rules about all peers, or about CIDRs, count all pods that serve a port
+// with the name, and few others.
 func TestPairs_NamedPortsOfPeers(t *testing.T) {
 	t.Parallel()
 	inNamespace := func(name string) policy.Peers {
@@ -28,13 +29,18 @@ func TestPairs_NamedPortsOfPeers(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules   int
 		peers   policy.Peers
+		serve   uint32 // number of pods that serve the port
 		exceeds bool
 	}{
-		"narrow":          {60, app("web"), false},
-		"small namespace": {20, inNamespace("small"), false},
-		"large namespace": {3, inNamespace("large"), true},
-		"any":             {3, policy.Peers{Any: true}, true},
-		"CIDR":            {3, cidrPeers(policy.Outside, "10.0.0.0/8"), true},
+		"narrow":                {60, app("web"), 400, false},
+		"small namespace":       {20, inNamespace("small"), 400, false},
+		"large namespace":       {3, inNamespace("large"), 400, true},
+		"any":                   {3, policy.Peers{Any: true}, 400, true},
+		"any, served by few":    {20, policy.Peers{Any: true}, 10, false},
+		"any, more than visits": {50, policy.Peers{Any: true}, 0, true},
+		"CIDR":                  {3, cidrPeers(policy.Everyone, "10.0.0.0/8"), 400, true},
+		"CIDR, served by few":   {20, cidrPeers(policy.Everyone, "10.0.0.0/8"), 10, false},
+		"large, served by few":  {15, inNamespace("large"), 10, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -45,10 +51,18 @@ func TestPairs_NamedPortsOfPeers(t *testing.T) {
 			for n := range uint32(400) {
 				namespace := map[bool]string{true: "small", false: "large"}[n == 0]
 				r.UpsertIdentity(5000+n, map[string]string{"k8s:app": fmt.Sprint("foreign-", n), "k8s:" + labels.KeyNamespace: namespace})
-				r.UpsertPod(fmt.Sprint(n), Pod{Identity: 5000 + n, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})}})
+				pod := Pod{Identity: 5000 + n, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})}}
+				if n < c.serve {
+					pod.Ports = []policy.NamedPort{{Name: "port-0", Protocol: policy.ProtocolTCP, Number: 80}}
+				}
+				r.UpsertPod(fmt.Sprint(n), pod)
 			}
 			_, out := enforced(r)
 			require.Equal(t, c.exceeds, out.TooLarge())
+			for n := range uint32(400) {
+				r.UpsertPod(fmt.Sprint(n))
+			}
+			require.Empty(t, r.serving)
 		})
 	}
 }

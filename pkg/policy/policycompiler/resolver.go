@@ -17,6 +17,7 @@ type Resolver struct {
 	accounts   map[string]*account      // by namespace, "" for cluster-wide policies
 	overdrawn  map[*account]struct{}    // accounts that may be beyond the limit
 	unselected map[*ruleset]*unselected // rule sets whose peers are released
+	mayFit     bool                     // a rule set of unselected may fit since the last [Resolver.selectAgain]
 	tried      *ruleset                 // in [Resolver.selectAgain]; otherwise nil
 	allowAll   *Compiled
 	policies   map[policy.Ref]*policyState
@@ -33,6 +34,7 @@ type Resolver struct {
 
 	pods       map[string][]*Pod
 	podsOf     map[uint32]*podsOf // by identity
+	serving    map[namedRef]servers
 	namedRules map[*rule]struct{} // rules in use that name ports of peers
 	portNames  map[namedRef]int   // number of uses of each port name in namedRules
 
@@ -52,7 +54,7 @@ func New(options policy.Options) *Resolver {
 		limits: limits{maxPairs, peersPerPair * maxPairs}, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
 		parts: anchored[*part]{}, recounted: map[policy.Ref]struct{}{},
 		subjects: map[uint16]*subject{}, unsettled: map[*subject]struct{}{}, rulesets: map[string]*ruleset{}, touched: map[*ruleset]struct{}{}, selectors: newSelectors(),
-		cookies: map[uint32]struct{}{}, pods: map[string][]*Pod{}, podsOf: map[uint32]*podsOf{},
+		cookies: map[uint32]struct{}{}, pods: map[string][]*Pod{}, podsOf: map[uint32]*podsOf{}, serving: map[namedRef]servers{},
 		namedRules: map[*rule]struct{}{}, portNames: map[namedRef]int{}, prefixes: prefixCounts{of: map[string]map[netip.Prefix]int{}}, named: []netip.Prefix{}, cidrs: newNamedCIDRs()}
 	r.selectors.shrink, r.selectors.overdrawn = r.shrink, func() bool { return len(r.overdrawn) > 0 }
 	return r
@@ -65,6 +67,7 @@ func (r *Resolver) UpsertIdentity(number uint32, labels map[string]string) {
 
 // DeleteIdentity removes an identity.
 func (r *Resolver) DeleteIdentity(number uint32) {
+	r.mayFit = true
 	r.reclassed(number, r.selectors.remove(number))
 }
 
