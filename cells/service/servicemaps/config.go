@@ -21,8 +21,8 @@ const halfOfMap = -1
 
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("bpf-lb-maglev-hash-seed", c.Seed, "Seed of the Maglev tables, 12 bytes in base64; must be the same on all nodes")
-	flags.Int("service-entries-per-namespace", c.NamespaceEntries, "Quota of frontends, of backends and in proportion of backend slots of one namespace's Services "+
-		"and host ports on this node; -1: half of --bpf-lb-map-max, 0: none")
+	flags.Int("service-entries-per-namespace", c.NamespaceEntries, "Frontends and backends, and slots in proportion, of a namespace's Services and host ports; "+
+		"-1: half of --bpf-lb-map-max, 0: no quota")
 }
 
 // validate checks the quota.
