@@ -11,6 +11,12 @@ import (
 	"slices"
 )
 
+// The default pools. They are not defaults of the flags, because an agent must distinguish a pool that is configured.
+const (
+	DefaultIPv4 = "10.0.0.0/8"
+	DefaultIPv6 = "fd00::/104"
+)
+
 // Pool is a list of CIDRs of one family that is divided into subnets of one size. It is immutable.
 type Pool struct {
 	cidrs []netip.Prefix

@@ -27,21 +27,15 @@ var DefaultConfig = Config{
 	IPv4Size: 24, IPv6Size: 120,
 }
 
-// The default pools. They are not defaults of the flags, because agents have the same flags and do not consider a pool that is not configured.
-const (
-	defaultIPv4CIDR = "10.0.0.0/8"
-	defaultIPv6CIDR = "fd00::/104"
-)
-
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-ipv4", c.EnableIPv4, "Give pods IPv4 addresses")
 	flags.Bool("enable-ipv6", c.EnableIPv6, "Give pods IPv6 addresses")
 	flags.String("ipam", c.IPAM, "Source of the pod CIDRs of this node: kubernetes (its Node) or cluster-pool (its CiliumNode)")
 	flags.StringSlice("cluster-pool-ipv4-cidr", c.IPv4CIDR, "IPv4 CIDRs from which --ipam=cluster-pool allocates the CIDRs of nodes, in this order; "+
-		"default: "+defaultIPv4CIDR+". If set, they must contain only pods")
+		"default: "+cidrpool.DefaultIPv4+". If set, they must contain only pods")
 	flags.Int("cluster-pool-ipv4-mask-size", c.IPv4Size, "Prefix length of a node's IPv4 CIDR from the cluster pool")
 	flags.StringSlice("cluster-pool-ipv6-cidr", c.IPv6CIDR, "IPv6 CIDRs from which --ipam=cluster-pool allocates the CIDRs of nodes, in this order; "+
-		"default: "+defaultIPv6CIDR+". If set, they must contain only pods")
+		"default: "+cidrpool.DefaultIPv6+". If set, they must contain only pods")
 	flags.Int("cluster-pool-ipv6-mask-size", c.IPv6Size, "Prefix length of a node's IPv6 CIDR from the cluster pool")
 }
 
@@ -72,7 +66,7 @@ func newSettings(c Config) (settings, error) {
 		initial string
 		size    int
 		bits    int
-	}{{c.EnableIPv4, "ipv4", c.IPv4CIDR, defaultIPv4CIDR, c.IPv4Size, 32}, {c.EnableIPv6, "ipv6", c.IPv6CIDR, defaultIPv6CIDR, c.IPv6Size, 128}} {
+	}{{c.EnableIPv4, "ipv4", c.IPv4CIDR, cidrpool.DefaultIPv4, c.IPv4Size, 32}, {c.EnableIPv6, "ipv6", c.IPv6CIDR, cidrpool.DefaultIPv6, c.IPv6Size, 128}} {
 		if !f.enabled {
 			continue
 		}

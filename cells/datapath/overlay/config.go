@@ -23,16 +23,16 @@ var DefaultConfig = Config{}
 
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.StringSlice("cluster-pool-ipv4-cidr", c.IPv4CIDR, "IPv4 CIDRs from which --ipam=cluster-pool allocates the CIDRs of nodes, in this order; "+
-		"default: 10.0.0.0/8. If set, they must contain only pods")
+		"default: "+cidrpool.DefaultIPv4+". If set, they must contain only pods")
 	flags.StringSlice("cluster-pool-ipv6-cidr", c.IPv6CIDR, "IPv6 CIDRs from which --ipam=cluster-pool allocates the CIDRs of nodes, in this order; "+
-		"default: fd00::/104. If set, they must contain only pods")
+		"default: "+cidrpool.DefaultIPv6+". If set, they must contain only pods")
 }
 
 // pools has the configured CIDRs of the enabled families; none with another IPAM mode. The default IPv4 pool is never included: ConfigMaps of Cilium name it, and
 // machines of many networks have addresses in it.
 type pools []netip.Prefix
 
-var defaultIPv4 = netip.MustParsePrefix("10.0.0.0/8")
+var defaultIPv4 = netip.MustParsePrefix(cidrpool.DefaultIPv4)
 
 func newPools(c Config, a agentconfig.Agent) (p pools, err error) {
 	if a.IPAM != agentconfig.IPAMClusterPool {
@@ -60,8 +60,8 @@ func newPools(c Config, a agentconfig.Agent) (p pools, err error) {
 	return p, nil
 }
 
-// split returns the CIDRs that only pods have, and the others: CIDRs that contain the address of this node also contain other machines, and those that contain an
-// address of services also contain other services. A CIDR is in neither list until the node's address is known, or the row is final without one.
+// split returns the CIDRs that only pods have, and the others: a CIDR with the address of this node also contains other machines, and a CIDR with the address of
+// a Service also contains other Services. A CIDR is in neither list until the node's address is known, or the row is final without one.
 func (p pools) split(self *localnode.LocalNode, final bool, services []netip.Addr) (ofPods, others []netip.Prefix) {
 	for _, cidr := range p {
 		addr := self.IPv4.NodeIP

@@ -15,8 +15,9 @@ import (
 )
 
 // ranges follows the pod ranges of other nodes. A pod address without a more specific claim has the identity unknown: no policy treats it as the world, and
-// packets to it are not masqueraded. The same holds for the CIDRs of the cluster pool, from which nodes that this agent does not know yet have their ranges. With a tunnel the claim names the node behind which the address is; pods of a node without an address for the tunnel are
-// unknown as well, but not reachable. Every claim to a single address has precedence over the ranges.
+// packets to it are not masqueraded. The same holds for the CIDRs of the cluster pool, from which nodes that this agent does not know yet have their
+// ranges. With a tunnel the claim names the node behind which the address is; pods of a node without an address for the tunnel are unknown as well, but not
+// reachable. Every claim to a single address has precedence over the ranges.
 type ranges struct {
 	agent     agentconfig.Agent
 	rows      *clusternodes.Rows

@@ -109,8 +109,8 @@ func (w wanted) spec() ciliumv2.NodeSpec {
 	return spec
 }
 
-// publishable returns the spec without the router and health addresses that the admission policy waggle-own-addresses rejects: those that the object does not
-// have, and that lie in none of the pod CIDRs that it has after the write. Other nodes do not use such an address. It follows when the CIDRs are assigned.
+// publishable returns the spec without the router and health addresses that the admission policy waggle-own-addresses rejects: new
+// addresses outside the pod CIDRs that the object has after the write. Other nodes do not use such an address. It follows when the CIDRs are assigned.
 func (w wanted) publishable(have *ciliumv2.CiliumNode) ciliumv2.NodeSpec {
 	spec := w.spec()
 	cidrs := have.Spec.IPAM.PodCIDRs

@@ -26,7 +26,7 @@ func newBacklog() backlog {
 // failed are rows that could not be brought into force.
 type failed[K comparable] struct {
 	rows map[K]failure
-	// transient and waiting are the numbers of rows that are retried after a time and of those that wait for capacity, without those that wait for quarantined slots.
+	// transient is the number of rows that are retried after a time, waiting the number of rows that wait for capacity other than quarantined slots.
 	transient, waiting int
 }
 

@@ -114,7 +114,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 	w.known.later.begin(now)
 	attempt := w.left.attempts + 1
 
-	// Changed rows precede those that failed before, so that a full map does not refuse them for the sake of the backlog.
+	// Changed rows precede failed ones: otherwise the backlog would use the last free entries of a map, and the changed rows would be refused.
 	rows, orphans := c.in.changedBackends(txn, changed, &w.left)
 	for _, id := range orphans {
 		w.orphanBackend(id)

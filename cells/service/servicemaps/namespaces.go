@@ -13,7 +13,7 @@ import (
 
 // namespace is the usage of the maps by the Services and host ports of a namespace. It includes planned entries.
 type namespace struct {
-	// name is empty for what has no quota: the Service of the API server, and entries that are not claimed.
+	// name is empty if there is no quota: for the Service of the API server, and for unclaimed entries.
 	name                     string
 	entries, backends, slots int
 	quarantined              int // part of slots

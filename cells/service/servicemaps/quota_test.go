@@ -203,7 +203,7 @@ func TestQuota_SharedBackend(t *testing.T) {
 	require.NotContains(t, s.writer.left.againBackends.rows, uint32(60), "its row has another id")
 }
 
-// TestQuota_SharedBackend_OneBatch: the namespace with the fewest backends includes those that are planned, and those that could not be written are given back.
+// TestQuota_SharedBackend_OneBatch: planned backends count when the namespace with the fewest backends is selected, and backends that could not be written no longer count.
 func TestQuota_SharedBackend_OneBatch(t *testing.T) {
 	t.Parallel()
 	s := newQuotas(t, newFakes(20, 40, 0))

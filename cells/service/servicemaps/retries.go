@@ -126,7 +126,8 @@ func (b *backoff) after(now time.Time, failing bool) {
 	}
 }
 
-// retried is the maximum number of frontends, and of backends, that one pass retries, apart from those that wait for quarantined slots: changes must not wait long.
+// retried is the maximum number of frontends, and of backends, that one pass retries, so that changes do not wait long. Frontends that wait for quarantined
+// slots are not counted.
 const retried = 1024
 
 // candidate is a failed row that may be retried.
@@ -136,7 +137,7 @@ type candidate[K comparable] struct {
 	rank int
 }
 
-// byAttempt orders rows that wait for quarantined slots before others, then those that do not wait for capacity, and then by their last attempt.
+// byAttempt orders rows that wait for quarantined slots first, then rows with other errors than missing capacity, and then by their last attempt.
 func byAttempt[K comparable](a, b candidate[K]) int {
 	return cmp.Or(cmp.Compare(only(b.later, uint8(1)), only(a.later, uint8(1))), cmp.Compare(only(b.transient, uint8(1)), only(a.transient, uint8(1))),
 		cmp.Compare(a.attempt, b.attempt))

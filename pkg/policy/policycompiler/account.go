@@ -140,9 +140,9 @@ func (a *account) victim() (largest *ruleset) {
 	return largest
 }
 
-// selectAgain selects the peers of released rule sets that may fit into their accounts again: other rule sets need less, after a failed attempt by an eighth of
-// the limit, or an eighth of the identities was deleted. Otherwise each change in a cluster would cost as much as a new rule set. If the one with the fewest peers does not fit, no other is tried. If
-// it fits, the next one may have the same selectors.
+// selectAgain selects the peers of released rule sets that may fit into their accounts again: other rule sets need less (after a failed attempt, by an eighth of
+// the limit), or an eighth of the identities was deleted. Otherwise each change in a cluster would cost as much as a new rule set. If the one with the fewest
+// peers does not fit, no other is tried. If it fits, the next one may have the same selectors.
 func (r *Resolver) selectAgain() {
 	if len(r.unselected) == 0 || !r.mayFit {
 		return

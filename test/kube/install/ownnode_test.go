@@ -169,7 +169,7 @@ func rangesOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 		fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {"ipam": {"podCIDRs": ["10.0.0.0/8"]}}}`, node)}, never)
 }
 
-// addressesOfOwnNode checks that an agent can write only router and health addresses in the pod ranges of its CiliumNode, and those that the object has.
+// addressesOfOwnNode checks that an agent can add only router and health addresses in the pod ranges of its CiliumNode, and can keep the present addresses.
 func addressesOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 	path := "/apis/cilium.io/v2/ciliumnodes/" + node
 	patch := func(spec string) write { return write{"PATCH", path, merge, `{"spec": {` + spec + `}}`} }
