@@ -39,8 +39,8 @@ func (v *verdict) check(strict bool) (warnings []string) {
 			warnings = append(warnings, text)
 		}
 	}
-	used := fmt.Sprintf("used %.0f s of CPU time; its budget on this machine is %.0f s, %.1f times the %.0f s of the table of tiers",
-		v.cpu.Seconds(), v.budget().Seconds(), v.slowness, v.tier.budget.Seconds())
+	used := fmt.Sprintf("used %.0f s of CPU time; its budget on this machine is %.0f s (%.0f s in the table of tiers, slowness %.2f)",
+		v.cpu.Seconds(), v.budget().Seconds(), v.tier.budget.Seconds(), v.slowness)
 	switch share := float64(v.cpu) / float64(v.budget()); {
 	case share > tooMuch:
 		v.failed = append(v.failed, used)
@@ -52,6 +52,9 @@ func (v *verdict) check(strict bool) (warnings []string) {
 
 // budget returns the permitted CPU time of the tier on this machine.
 func (v *verdict) budget() time.Duration {
+	if !v.tier.scaled {
+		return v.tier.budget
+	}
 	return time.Duration(float64(v.tier.budget) * v.slowness)
 }
 
@@ -95,7 +98,7 @@ func (v *verdict) failure(out io.Writer, seed string) {
 // a stage overlap.
 func summary(out io.Writer, all []verdict, took time.Duration) (ok bool) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "\ntier\ttests run\tcached\tskipped\tfailed\tpackages\tcached\tminutes\tCPU-s\tbudget\t\t\n")
+	fmt.Fprint(t, "\ntier\ttests run\tcached\tskipped\tfailed\tpackages\tcached\tminutes\tCPU-s\tbudget\tslowness\t\t\n")
 	var sum counts
 	var cpu time.Duration
 	for _, v := range all {
@@ -104,12 +107,12 @@ func summary(out io.Writer, all []verdict, took time.Duration) (ok bool) {
 			result = "FAILED"
 		}
 		c := v.counts
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%.0f\t%s\t\n", v.tier.name, c.run, c.cached, c.skipped, c.failed, c.packages,
-			c.cachedPackages, v.took.Minutes(), v.cpu.Seconds(), v.budget().Seconds(), result)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%.0f\t%.2f\t%s\t\n", v.tier.name, c.run, c.cached, c.skipped, c.failed, c.packages,
+			c.cachedPackages, v.took.Minutes(), v.cpu.Seconds(), v.budget().Seconds(), v.slowness, result)
 		sum.add(c)
 		cpu += v.cpu
 	}
-	fmt.Fprintf(t, "all\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t\t\t\n", sum.run, sum.cached, sum.skipped, sum.failed, sum.packages, sum.cachedPackages,
+	fmt.Fprintf(t, "all\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t\t\t\t\n", sum.run, sum.cached, sum.skipped, sum.failed, sum.packages, sum.cachedPackages,
 		took.Minutes(), cpu.Seconds())
 	_ = t.Flush()
 	failed := slices.ContainsFunc(all, func(v verdict) bool { return len(v.failed) > 0 })

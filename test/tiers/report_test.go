@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +24,7 @@ func TestCheck_BudgetOfATier(t *testing.T) {
 		{131 * time.Second, true, 0},
 	} {
 		for _, slowness := range []float64{1, 2.5} {
-			v := verdict{tier: tier{budget: 100 * time.Second}, cpu: time.Duration(float64(c.used) * slowness), slowness: slowness}
+			v := verdict{tier: tier{budget: 100 * time.Second, scaled: true}, cpu: time.Duration(float64(c.used) * slowness), slowness: slowness}
 			if warnings := v.check(true); len(warnings) != c.warnings || (len(v.failed) > 0) != c.failed {
 				t.Errorf("%v of 100 s, slowness %v: failed %q, warnings %q", c.used, slowness, v.failed, warnings)
 			}
@@ -223,5 +225,20 @@ func TestRun_MeasuresCPUTime(t *testing.T) {
 		return strings.HasPrefix(e.Name(), "waggle-tier-burn-")
 	}) {
 		t.Error("the control group is left")
+	}
+}
+
+// The page for developers names the budget of each tier.
+func TestTiers_PageNamesBudgets(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../Documentation/testing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tier := range tiers {
+		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %s \|.*\| %.0f \|$`, tier.name, tier.budget.Seconds()))
+		if !row.Match(page) {
+			t.Errorf("Documentation/testing.md has no row of the tier %s with its budget of %v", tier.name, tier.budget)
+		}
 	}
 }

@@ -32,15 +32,8 @@ type verdict struct {
 	took    time.Duration
 	before  cpuTimes
 
-	slowness  float64 // factor of the budget; the larger of the measurements before and after the tier
+	slowness  float64 // of the machine, while the tier ran
 	condition string  // of the machine at the first failure, or at the end of the tier
-}
-
-// measureSlowness measures the machine and keeps the largest result.
-func (v *verdict) measureSlowness() error {
-	now, err := v.tier.slowness(slowness)
-	v.slowness = max(v.slowness, now)
-	return err
 }
 
 // noteCondition records the load of the machine on its first call.
@@ -76,10 +69,6 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 	if v, kept := r.kept(v); kept {
 		return v
 	}
-	if err := v.measureSlowness(); err != nil {
-		v.failed = append(v.failed, err.Error())
-		return v
-	}
 	if err := errors.Join(os.MkdirAll(filepath.Dir(r.record(t.name)), 0o755), removeOld(r.record(t.name))); err != nil {
 		v.failed = append(v.failed, fmt.Sprintf("create the directory for the record of the tests: %v", err))
 		return v
@@ -89,6 +78,7 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 		v.failed = append(v.failed, fmt.Sprintf("make a control group: %v", err))
 		return v
 	}
+	speed := startSpeedometer(ctx, samplePeriod)
 	var children time.Duration
 	for _, c := range t.calls(r.tree, r.all) {
 		if t.seed == treeSeed {
@@ -106,7 +96,7 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 			}
 		}
 	}
-	if err := v.measureSlowness(); err != nil { // a tier takes minutes, and the load of the host's other machines may have changed
+	if v.slowness, err = speed.stop(); err != nil {
 		v.failed = append(v.failed, err.Error())
 	}
 	v.cpu = max(children, g.cpu()) // only g includes killed processes without a wait; only children includes processes in other groups

@@ -127,14 +127,6 @@ func kube(t *tree, _ bool) []call {
 	return []call{vet, c}
 }
 
-// slowness returns the factor of the budget on a machine whose slowness measure returns.
-func (t tier) slowness(measure func() (float64, error)) (float64, error) {
-	if !t.scaled {
-		return 1, nil
-	}
-	return measure()
-}
-
 // find returns the tier with a name.
 func find(name string) (tier, bool) {
 	for _, t := range tiers {
