@@ -23,16 +23,25 @@ type passedTier struct {
 
 // decidesKube reports whether a file, by its path with slashes, affects the result of tier kube: all files except pages and the tests of other tiers.
 func decidesKube(name string) bool {
-	for _, dir := range []string{"test/kube/", "test/tiers/", "test/stamps/"} {
-		if strings.HasPrefix(name, dir) {
-			return true
-		}
-	}
-	if strings.HasPrefix(name, "Documentation/") || strings.HasPrefix(name, "test/") || strings.HasSuffix(name, ".md") {
-		return false
-	}
-	return !strings.HasSuffix(name, "_test.go") && !strings.Contains("/"+path.Dir(name)+"/", "/testdata/")
+	return inAny(name, "test/kube/", "test/tiers/", "test/stamps/") || !isPage(name) && !inAny(name, "test/") && !strings.HasSuffix(name, "_test.go") && !isTestData(name)
 }
+
+// decidesNode reports the same of tier node, whose tests also load data of tests of other tiers.
+func decidesNode(name string) bool {
+	return inAny(name, "test/node/", "test/nodekit/", "test/demo/", "test/attributes/", "test/tiers/", "test/stamps/") ||
+		!isPage(name) && !inAny(name, "test/") && (!strings.HasSuffix(name, "_test.go") || isTestData(name))
+}
+
+// inAny reports whether a file is in one of some folders, which end in a slash.
+func inAny(name string, folders ...string) bool {
+	return slices.ContainsFunc(folders, func(folder string) bool { return strings.HasPrefix(name, folder) })
+}
+
+func isPage(name string) bool {
+	return strings.HasPrefix(name, "Documentation/") || strings.HasSuffix(name, ".md")
+}
+
+func isTestData(name string) bool { return strings.Contains("/"+path.Dir(name)+"/", "/testdata/") }
 
 // sources returns a hash of all inputs of a tier's result: the files, the compiler, the machine, and the environment variables for the compiler and for
 // tests. It returns "" if results are not stored: for other tiers, outside CI (bin/ may contain programs of another tree, and skips are not failures), and

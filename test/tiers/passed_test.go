@@ -78,17 +78,33 @@ func TestKept_RerunConditions(t *testing.T) {
 	}
 }
 
-func TestDecidesKube_SourcesAndItsOwnTests(t *testing.T) {
+func TestDecides_SourcesAndItsOwnTests(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]bool{
-		"cells/endpoint/ipamallocator/cell.go": true, "bpf/lib/flow.h": true, "bpf/pod_egress_bpfel.o": true, "pkg/install/manifests/agent.yaml": true, "go.sum": true,
-		"Makefile": true, "hack/kube-binaries": true, "tools/image/main.go": true, "test/kube/wait.go": true, "test/kube/waggle/order_test.go": true,
-		"test/kube/nodes/testdata/a.yaml": true, ".ci/run": true, "test/tiers/lists.go": true, "test/stamps/stamps.go": true,
-		"cells/endpoint/ipamallocator/cell_test.go": false, "cells/endpoint/ipamallocator/testdata/a.txtar": false, "Documentation/ipam.md": false, "README.md": false,
-		"test/node/main_test.go": false, "test/nodekit/node.go": false,
+	const neither, kube, node, both = 0, 1, 2, 3
+	for name, want := range map[string]int{
+		"cells/endpoint/ipamallocator/cell.go": both, "bpf/lib/flow.h": both, "bpf/pod_egress_bpfel.o": both, "pkg/install/manifests/agent.yaml": both, "go.sum": both,
+		"Makefile": both, "hack/kube-binaries": both, "tools/image/main.go": both, ".ci/run": both, "test/tiers/lists.go": both, "test/stamps/stamps.go": both,
+		"test/kube/wait.go": kube, "test/kube/waggle/order_test.go": kube, "test/kube/nodes/testdata/a.yaml": kube,
+		"test/node/main_test.go": node, "test/nodekit/node.go": node, "test/nodekit/load/load.go": node, "test/demo/demo_test.go": node, "test/attributes/attributes.go": node,
+		"pkg/datapath/nftforward/testdata/ufw.rules": node,
+		"cells/endpoint/ipamallocator/cell_test.go":  neither, "Documentation/ipam.md": neither, "README.md": neither, "Documentation/testdata/a.json": neither,
+		"test/conventions/text_test.go": neither, "test/kernels/table.go": neither,
 	} {
-		if got := decidesKube(name); got != want {
-			t.Errorf("%s: %v, want %v", name, got, want)
+		if got := decidesKube(name); got != (want&kube != 0) {
+			t.Errorf("kube, %s: %v", name, got)
+		}
+		if got := decidesNode(name); got != (want&node != 0) {
+			t.Errorf("node, %s: %v", name, got)
+		}
+	}
+}
+
+// The folders of the packages of tier node decide its result.
+func TestDecidesNode_AllItsPackages(t *testing.T) {
+	t.Parallel()
+	for name, s := range special {
+		if s.tier == "node" && !decidesNode(name+"/any_test.go") {
+			t.Errorf("tests of %s do not decide the result of tier node", name)
 		}
 	}
 }

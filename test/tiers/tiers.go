@@ -49,7 +49,8 @@ var tiers = []tier{
 		about: "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages"},
 	{name: "kernels", budget: 720 * time.Second, calls: kernels, stage: 2, seed: constantSeed, scaled: true,
 		about: "tests inside Debian's kernels 6.1 and 6.12 under qemu"},
-	{name: "node", budget: 1100 * time.Second, calls: node, stage: 3, seed: treeSeed, scaled: true, about: "the real agent and plugin on private nodes"},
+	{name: "node", budget: 1100 * time.Second, calls: node, stage: 3, seed: treeSeed, scaled: true, decides: decidesNode,
+		about: "the real agent and plugin on private nodes; the result is cached by content, kernel and Debian packages"},
 	{name: "kube", budget: 590 * time.Second, calls: kube, stage: 4, seed: treeSeed, scaled: true, decides: decidesKube,
 		about: "a real Kubernetes; the result is cached by content, kernel and Debian packages"},
 }
