@@ -51,7 +51,7 @@ var tiers = []tier{
 		about: "tests inside Debian's kernels 6.1 and 6.12 under qemu"},
 	{name: "node", budget: 1100 * time.Second, calls: node, stage: 3, seed: treeSeed, scaled: true, decides: decidesNode,
 		about: "the real agent and plugin on private nodes; the result is cached by content, kernel and Debian packages"},
-	{name: "kube", budget: 590 * time.Second, calls: kube, stage: 4, seed: treeSeed, scaled: true, decides: decidesKube,
+	{name: "kube", budget: 750 * time.Second, calls: kube, stage: 4, seed: treeSeed, scaled: true, decides: decidesKube,
 		about: "a real Kubernetes; the result is cached by content, kernel and Debian packages"},
 }
 
