@@ -81,15 +81,6 @@ func TestPrivilegedNative_SourceCheckOfACloud(t *testing.T) {
 	shows(t, one.Node, "node list", "not-direct")
 	shows(t, one.Node, "db show path-tests", lost)
 	notDirect(t, one.Node, 1)
-	// A starting agent writes the condition once each known path has a verdict, and then once a minute.
-	if err := one.StopAgent(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	one.AddAgentArgs("--set-network-paths-condition")
-	if err := one.StartAgent(); err != nil {
-		t.Fatal(err)
-	}
-	waitReady(t, one.Node)
 	one.degraded(t, lost)
 	for _, f := range families {
 		if err := errors.Join(nodekit.Ping(one.Host(), two.UplinkAddr(f.ipv6), 56), nodekit.Ping(two.Host(), one.UplinkAddr(f.ipv6), 56)); err != nil {

@@ -16,8 +16,8 @@ type Config struct {
 	Paths    bool   `mapstructure:"set-network-paths-condition"`
 }
 
-// DefaultConfig removes the taint of Cilium and writes neither annotations nor the path condition.
-var DefaultConfig = Config{TaintKey: "node.cilium.io/agent-not-ready"}
+// DefaultConfig removes the taint of Cilium, writes the path condition, and no annotations.
+var DefaultConfig = Config{TaintKey: "node.cilium.io/agent-not-ready", Paths: true}
 
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("annotate-k8s-node", c.Annotate, "Write pod CIDRs, router and health addresses into annotations of the Node")

@@ -102,6 +102,56 @@ func TestPathsVerdict_ManyPaths_MessageIsBounded(t *testing.T) {
 	}
 }
 
+// In a large cluster one bad node must not change the condition of all others: only most paths of a node do. The message stays the same, so that a changed
+// number of bad paths causes no write.
+func TestPathsVerdict_LargeCluster_IgnoresFewPaths(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		nodes, bad int
+		status     corev1.ConditionStatus
+		reason     string
+	}{
+		{smallCluster, 0, corev1.ConditionFalse, pathsPassed},
+		{smallCluster, 1, corev1.ConditionTrue, pathsFailed},
+		{smallCluster + 1, 0, corev1.ConditionFalse, pathsPassed},
+		{smallCluster + 1, 1, corev1.ConditionFalse, pathsPassed},
+		{smallCluster + 1, smallCluster / 2, corev1.ConditionFalse, pathsPassed},
+		{smallCluster + 1, smallCluster/2 + 1, corev1.ConditionTrue, mostFailed},
+	} {
+		r := newPathsRig(t, agentconfig.Agent{HealthChecking: true, TunnelPort: 8472}, c.nodes)
+		for i := range c.bad {
+			put(t, r.DB, r.tests, &pathtests.Test{Node: fmt.Sprint("n", i+1), Kind: pathtests.Echo, State: pathtests.Failed, Fault: pathtests.Blocked})
+		}
+		v, _ := r.verdict()
+		if v.status != c.status || v.reason != c.reason {
+			t.Errorf("%d of %d nodes: %v, want %s %s", c.bad, c.nodes, v, c.status, c.reason)
+		}
+		if c.nodes > smallCluster && v.status == corev1.ConditionFalse && !strings.HasPrefix(v.message, "At most half") {
+			t.Errorf("%d of %d nodes: %q", c.bad, c.nodes, v.message)
+		}
+	}
+}
+
+// A cluster that becomes small while a path fails: the Node row of a removed node wakes the loop.
+func TestPathsVerdict_RemovedNodes_AreNoticed(t *testing.T) {
+	t.Parallel()
+	r := newPathsRig(t, agentconfig.Agent{HealthChecking: true, TunnelPort: 8472}, smallCluster+1)
+	put(t, r.DB, r.tests, &pathtests.Test{Node: "n1", Kind: pathtests.Echo, State: pathtests.Failed, Fault: pathtests.Blocked})
+	watch := statedb.NewWatchSet()
+	if v, _ := r.pathsVerdict(r.DB.ReadTxn(), watch); v.status != corev1.ConditionFalse {
+		t.Fatalf("before: %v", v)
+	}
+	nodes := r.Nodes.(statedb.RWTable[*k8s.Node])
+	txn := r.DB.WriteTxn(nodes)
+	_, _, err := nodes.Delete(txn, &k8s.Node{Name: "n7"})
+	require.NoError(t, err)
+	txn.Commit()
+	woken, err := watch.Wait(t.Context(), 0)
+	if v, _ := r.verdict(); err != nil || len(woken) == 0 || v.status != corev1.ConditionTrue {
+		t.Errorf("after: %v, woken %d times (%v)", v, len(woken), err)
+	}
+}
+
 // In a larger cluster the first write and the following ones are spread over more time.
 func TestPathsState_Delay_GrowsWithTheCluster(t *testing.T) {
 	t.Parallel()
