@@ -35,21 +35,26 @@ type controller struct {
 	complete bool // the tables are complete
 	synced   bool // all inputs are synced with their sources
 
-	portion int // number of services in one commit
-	many    int // minimum number of endpoints of a service with a roster
+	portion         int // number of services in one commit
+	portionBackends int // backends of the services of which a pass takes no more
+	many            int // minimum number of endpoints of a service with a roster
 }
 
 const (
 	// portion is the number of services in one commit. It lets the maps be written while other services are computed, and bounds how long a change waits and how
 	// long the tables are locked.
 	portion = 2048
+	// portionBackends is the number of backends, in the rows of services whose endpoints have changed, after which a pass takes no more services: as many as one
+	// service may have. It bounds the time of a pass, which is proportional to its endpoints.
+	portionBackends = maxMembers
 	// many is the minimum number of endpoints of a service with a roster, which takes 32 bytes for each endpoint.
 	many = 256
 )
 
 func newController(p params) *controller {
 	return &controller{params: p, alive: func() {}, queue: newQueue(), addresses: newAddresses(), conflicts: newConflicts(),
-		shared: map[loadbalancer.Address]*shared{}, rosters: map[string]*roster{}, portion: portion, many: many}
+		shared: map[loadbalancer.Address]*shared{}, rosters: map[string]*roster{}, portion: portion, portionBackends: portionBackends,
+		many: many}
 }
 
 // run has no debounce interval: a change is handled at once, and the changes during a pass are handled together by the next pass.

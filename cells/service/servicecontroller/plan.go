@@ -3,6 +3,7 @@ package servicecontroller
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -51,9 +52,9 @@ type work struct {
 // the first portions, so that the maps are written while the rest is computed. All services with conflicts are in the last portion.
 func (c *controller) makePlan(txn statedb.ReadTxn, first bool) *plan {
 	p := &plan{controller: c, txn: txn}
-	names, most := c.queue.takeClaims(), c.portion
+	names, most, backends := c.queue.takeClaims(), c.portion, c.portionBackends
 	if first {
-		most = len(c.queue.endpoints)
+		most, backends = len(c.queue.endpoints), math.MaxInt
 	}
 	if first || len(names) > c.portion {
 		var alone []string
@@ -62,7 +63,12 @@ func (c *controller) makePlan(txn statedb.ReadTxn, first bool) *plan {
 		p.portions = slices.Collect(slices.Chunk(alone, c.portion))
 		p.alone = len(p.portions)
 	}
-	names = append(names, c.queue.takeEndpoints(most)...)
+	names = append(names, c.queue.takeEndpoints(most, backends, func(name string) int {
+		if row, _, found := c.Services.Get(txn, services.ByName(name)); found {
+			return len(row.Backends)
+		}
+		return 0
+	})...)
 	if len(names) > 0 || p.alone == 0 {
 		p.portions = append(p.portions, names)
 	}

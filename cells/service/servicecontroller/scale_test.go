@@ -229,6 +229,18 @@ func TestPass_ComputesChangedServicesInPortions(t *testing.T) {
 	s.agree("another zone")
 }
 
+// TestPass_ManyEndpoints_TakesFewerServices: large services end a portion early, because the time of a pass is proportional to its endpoints.
+func TestPass_ManyEndpoints_TakesFewerServices(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 5, 2)
+	s.c.portionBackends = 3
+	s.setReady(false)
+	require.Equal(t, tally{models: 2, endpoints: 4, left: 3}, s.pass(), "the second service exceeds the number of backends")
+	require.Equal(t, tally{models: 2, endpoints: 4, left: 1}, s.pass())
+	require.Equal(t, tally{models: 1, endpoints: 2}, s.pass())
+	s.agree("in the end")
+}
+
 // TestPass_CommitsInPortions: a pass makes several commits, also when a change concerns the claims of thousands of services.
 func TestPass_CommitsInPortions(t *testing.T) {
 	t.Parallel()
