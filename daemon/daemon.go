@@ -56,6 +56,7 @@ import (
 	"github.com/waggle-net/waggle/cells/node/nodemaps"
 	"github.com/waggle-net/waggle/cells/node/noderoutes"
 	"github.com/waggle-net/waggle/cells/node/pathtest"
+	"github.com/waggle-net/waggle/cells/policy/policyevents"
 	"github.com/waggle-net/waggle/cells/policy/policymaps"
 	"github.com/waggle-net/waggle/cells/service/servicecontroller"
 	"github.com/waggle-net/waggle/cells/service/servicehealth"
@@ -116,6 +117,7 @@ var Identity = cell.Group(
 // Policy lists the domain policy, which compiles network policies into the entries of the maps.
 var Policy = cell.Group(
 	policymaps.Cell,
+	policyevents.Cell,
 )
 
 // Service lists the domain service, which balances services: at packets and at sockets.

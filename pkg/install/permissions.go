@@ -65,6 +65,7 @@ func agentPermissions() []Permission {
 		agent("k8stables", ciliumGroup, "ciliumclusterwidenetworkpolicies", follow, "policies"),
 		agent("k8stables", ciliumGroup, "ciliumcidrgroups", follow, "CIDRs in groups that policies reference"),
 		agent("endpointmanager", "", "pods", get, "the pod of an ADD, if the watch has not delivered it yet"),
+		agent("policyevents", "", "events", create, "Events on policies that exceed limits of this node"),
 		agent("k8snode", "", "nodes", slices.Concat(get, patch), "the current Node of this node; removal of the taint"),
 		agent("k8snode", "", "nodes/status", patch, "annotations and the conditions NetworkUnavailable and WaggleNetworkPathsDegraded of this node"),
 		agent("ciliumnode", ciliumGroup, "ciliumnodes", slices.Concat(get, create, patch), "addresses and properties that this node publishes"),

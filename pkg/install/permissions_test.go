@@ -82,9 +82,13 @@ func TestRoles_AllowTheTable(t *testing.T) {
 // agents write no CiliumEndpointSlices.
 func TestAgent_WritesObjectsOfItsNode(t *testing.T) {
 	t.Parallel()
-	policy := objects(t, usual("admission"))["ValidatingAdmissionPolicy waggle-own-node"].(*admissionv1.ValidatingAdmissionPolicy)
+	var rules []admissionv1.NamedRuleWithOperations
+	for _, name := range []string{"waggle-own-node", "waggle-own-events"} {
+		policy := objects(t, usual("admission"))["ValidatingAdmissionPolicy "+name].(*admissionv1.ValidatingAdmissionPolicy)
+		rules = append(rules, policy.Spec.MatchConstraints.ResourceRules...)
+	}
 	compares := func(group, resource string, operation admissionv1.OperationType) bool {
-		return slices.ContainsFunc(policy.Spec.MatchConstraints.ResourceRules, func(r admissionv1.NamedRuleWithOperations) bool {
+		return slices.ContainsFunc(rules, func(r admissionv1.NamedRuleWithOperations) bool {
 			return len(r.ResourceNames) == 0 && slices.Contains(r.APIGroups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Operations, operation)
 		})
 	}
@@ -102,7 +106,7 @@ func TestAgent_WritesObjectsOfItsNode(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]bool{"nodes": true, "nodes/status": true, "ciliumnodes": true, "ciliumendpoints": true, "ciliumidentities": true}
+	want := map[string]bool{"nodes": true, "nodes/status": true, "ciliumnodes": true, "ciliumendpoints": true, "ciliumidentities": true, "events": true}
 	if !maps.Equal(written, want) {
 		t.Errorf("agents may write %v, want %v", written, want)
 	}

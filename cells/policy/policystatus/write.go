@@ -144,10 +144,5 @@ func (w *writer) emit(ctx context.Context, s *statement) error {
 }
 
 func (s *statement) event(now time.Time) *corev1.Event {
-	version := ciliumv2.GroupVersion.String()
-	if s.Ref.Kind == policy.Kubernetes {
-		version = "networking.k8s.io/v1"
-	}
-	return kubeapi.NewWarning(corev1.ObjectReference{APIVersion: version, Kind: string(s.Ref.Kind), Namespace: s.Ref.Namespace,
-		Name: s.Ref.Name, UID: types.UID(s.UID)}, EventReason, s.Message, now)
+	return kubeapi.NewWarning(kubeapi.PolicyReference(string(s.Ref.Kind), s.Ref.Namespace, s.Ref.Name, s.UID), EventReason, s.Message, now)
 }

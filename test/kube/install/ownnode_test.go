@@ -105,6 +105,7 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	partsOfOwnNode(t, c, token, own)
 	rangesOfOwnNode(t, c, token, own)
 	addressesOfOwnNode(t, c, token, own)
+	eventsOfOwnNode(t, c, token, loose, own)
 	allowed(t.Context(), t, c, token, all["delete an endpoint"])
 
 	// The policy does not apply to other accounts.
@@ -167,6 +168,22 @@ func rangesOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 	allowed(t.Context(), t, c, token, ranges("null"))
 	requireDenied(t, c, token, write{"POST", "/apis/cilium.io/v2/ciliumnodes?dryRun=All", "json",
 		fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {"ipam": {"podCIDRs": ["10.0.0.0/8"]}}}`, node)}, never)
+}
+
+// eventsOfOwnNode checks that an agent can create only Events about policies that name its node.
+func eventsOfOwnNode(t *testing.T, c *kube.Cluster, token, loose, node string) {
+	event := func(host, reason, kind string) write {
+		return write{"POST", "/api/v1/namespaces/default/events", "json", fmt.Sprintf(`{"apiVersion": "v1", "kind": "Event", "metadata": {"generateName": "x."},
+			"involvedObject": {"kind": %q, "namespace": "default", "name": "x"}, "reason": %q, "type": "Warning", "source": {"component": "waggle", "host": %q}}`, kind, reason, host)}
+	}
+	allowed(t.Context(), t, c, token, event(node, "PolicyOverflow", "NetworkPolicy"))
+	allowed(t.Context(), t, c, token, event(node, "PolicyOverflow", "CiliumNetworkPolicy"))
+	const own, policies = "only Events that name its own node", "only Events about policies"
+	requireDenied(t, c, token, event("node-2", "PolicyOverflow", "NetworkPolicy"), own)
+	requireDenied(t, c, token, event("", "PolicyOverflow", "NetworkPolicy"), own)
+	requireDenied(t, c, loose, event("", "PolicyOverflow", "NetworkPolicy"), own)
+	requireDenied(t, c, token, event(node, "Killing", "NetworkPolicy"), policies)
+	requireDenied(t, c, token, event(node, "PolicyOverflow", "Pod"), policies)
 }
 
 // addressesOfOwnNode checks that an agent can add only router and health addresses in the pod ranges of its CiliumNode, and can keep the present addresses.

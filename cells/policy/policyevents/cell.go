@@ -1,0 +1,27 @@
+package policyevents
+
+import (
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/watchdog"
+)
+
+// Cell creates Events about policies that exceed limits of this node.
+var Cell = cell.Module("policy-events", "Events of policies that exceed limits of this node",
+	cell.Invoke(register),
+)
+
+const (
+	retryMin = time.Second
+	retryMax = time.Minute
+)
+
+func register(group job.Group, p params) {
+	if p.Client == nil {
+		return
+	}
+	watchdog.AddRetried(group, "create-policy-events", newController(p).run, retryMin, retryMax)
+}
