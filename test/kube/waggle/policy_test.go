@@ -279,38 +279,55 @@ func groupsOfCIDRs(t *testing.T, w *policyWorld) {
 	remove("ciliumcidrgroup/others", "cnp/partners", "cnp/banned")
 }
 
+// event waits until a policy in namespace x has an Event with a reason.
+func (w *policyWorld) event(t *testing.T, kind, name, reason string) {
+	t.Helper()
+	if err := w.WaitFor(t.Context(), "an Event "+reason+" on "+kind+" "+name, func() error {
+		var list struct {
+			Items []struct {
+				Type, Message  string
+				InvolvedObject struct{ Kind, Name string }
+			}
+		}
+		if err := w.GetObject(t.Context(), "/api/v1/namespaces/x/events?fieldSelector=reason%3D"+reason, &list); err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name && e.Type == "Warning" && e.Message != "" {
+				return nil
+			}
+		}
+		return fmt.Errorf("the Events are %+v", list.Items)
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// tooManyConditions is more than one endpoint may have of fromRequires.
+const tooManyConditions = 201
+
 // requirePolicyStatus checks conditions and Events of policies.
 func requirePolicyStatus(t *testing.T, w *policyWorld) {
-	event := func(kind, name string) {
-		t.Helper()
-		if err := w.WaitFor(t.Context(), "an Event on "+kind+" "+name, func() error {
-			var list struct {
-				Items []struct {
-					Type, Message  string
-					InvolvedObject struct{ Kind, Name string }
-				}
-			}
-			if err := w.GetObject(t.Context(), "/api/v1/namespaces/x/events?fieldSelector=reason%3DPolicyNotEnforced", &list); err != nil {
-				return err
-			}
-			for _, e := range list.Items {
-				if e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name && e.Type == "Warning" && e.Message != "" {
-					return nil
-				}
-			}
-			return fmt.Errorf("the Events are %+v", list.Items)
-		}); err != nil {
-			t.Error(err)
-		}
-	}
 	w.condition(t, "step", "True", "Enforceable")
 	if err := w.Apply(t.Context(), ciliumPolicy.object("step", "endpointSelector: {matchLabels: {app: a}}, ingress: [{toPorts: [{ports: [{port: '80', protocol: TCP}], rules: {http: [{method: GET}]}}]}]")); err != nil {
 		t.Fatal(err)
 	}
 	w.condition(t, "step", "False", "Unsupported")
-	event("CiliumNetworkPolicy", "step")
+	w.event(t, "CiliumNetworkPolicy", "step", "PolicyNotEnforced")
 	if err := w.Apply(t.Context(), kubernetesPolicy.object("step", "podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {pod-template-hash: x}}}]}]")); err != nil {
 		t.Fatal(err)
 	}
-	event("NetworkPolicy", "step")
+	w.event(t, "NetworkPolicy", "step", "PolicyNotEnforced")
+
+	// The policy is correct, so only the node that has its endpoint can report it.
+	var conditions []string
+	for i := range tooManyConditions {
+		conditions = append(conditions, fmt.Sprintf("{matchExpressions: [{key: app, operator: NotIn, values: [n%d]}]}", i))
+	}
+	if err := w.Apply(t.Context(), ciliumPolicy.object("large", "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEndpoints: [{}], fromRequires: ["+
+		strings.Join(conditions, ", ")+"]}]")); err != nil {
+		t.Fatal(err)
+	}
+	w.condition(t, "large", "True", "Enforceable")
+	w.event(t, "CiliumNetworkPolicy", "large", "PolicyOverflow")
 }
