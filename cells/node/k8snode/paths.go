@@ -32,8 +32,8 @@ const (
 const (
 	// pathsInterval is the minimum time between two writes of the condition, and pathsPerNode the minimum per node of the cluster: when the paths of all
 	// nodes fail together, the API server gets at most 50 writes a second. With the 15 s in which pathtest finds a fault, the condition of a node of a
-	// cluster of 750 nodes names it within 30 s.
-	pathsInterval = 15 * time.Second
+	// cluster of at most 600 nodes names it within 30 s.
+	pathsInterval = 12 * time.Second
 	pathsPerNode  = 20 * time.Millisecond
 	// smallCluster is the largest number of nodes of a cluster in which one failed path sets the condition. One bad node changes the condition of all
 	// others, and the API server sends each changed Node to each node: 10,000 messages with 100 nodes, 25,000,000 with 5,000.
