@@ -1,8 +1,6 @@
 package policyevents
 
 import (
-	"time"
-
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
@@ -14,14 +12,9 @@ var Cell = cell.Module("policy-events", "Events of policies that exceed limits o
 	cell.Invoke(register),
 )
 
-const (
-	retryMin = time.Second
-	retryMax = time.Minute
-)
-
 func register(group job.Group, p params) {
 	if p.Client == nil {
 		return
 	}
-	watchdog.AddRetried(group, "create-policy-events", newController(p).run, retryMin, retryMax)
+	watchdog.Add(group, "create-policy-events", newController(p).run)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -50,11 +49,12 @@ type params struct {
 	Nodes    statedb.Table[*k8s.Node]
 }
 
-// controller is the state of the loop. It outlives a failed run.
+// controller is the state of the loop.
 type controller struct {
 	params
 	reports map[policy.Ref]*report // of policies with a row that has, or had, the problem
 	limit   *rate.Limiter
+	failed  error // of the last request
 }
 
 // report is the Event of a policy.
@@ -72,10 +72,6 @@ func newController(p params) *controller {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	txn := c.DB.WriteTxn(c.Policies)
 	feed, err := changefeed.Follow(txn, c.Policies)
-	maps.DeleteFunc(c.reports, func(ref policy.Ref, _ *report) bool { // deleted since a failed run
-		_, _, found := c.Policies.Get(txn, policies.ByRef(ref.String()))
-		return !found
-	})
 	txn.Commit()
 	if err != nil {
 		return err
@@ -84,15 +80,14 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Policies}}, func(r *loop.Round) error {
 		c.read(feed.UpTo(r.Txn, r.Changed), c.Nodes.NumObjects(r.Txn), time.Now())
 		r.Txn = nil // requests follow
-		wait, err := c.createDue(ctx, time.Now())
-		if err != nil && ctx.Err() == nil {
-			health.Degraded("create Events of policies", err)
-			return err
-		}
-		if wait > 0 {
+		if wait := c.createDue(ctx, time.Now()); wait > 0 {
 			r.Within(wait)
 		}
-		health.OK(fmt.Sprintf("%d policies exceed limits of this node", len(c.sorted())))
+		if n := len(c.sorted()); c.failed != nil && n > 0 {
+			health.Degraded("create Events of policies", c.failed)
+		} else {
+			health.OK(fmt.Sprintf("%d policies exceed limits of this node", n))
+		}
 		return nil
 	})
 }
@@ -127,28 +122,29 @@ func overflowOf(p *policies.Policy) string {
 
 // createDue creates the Events that are due, the oldest first, as far as the limit permits. It returns the time until the next one, 0 for never. An Event that
 // the API server rejects (a missing permission, a full quota) waits like one that was created.
-func (c *controller) createDue(ctx context.Context, now time.Time) (wait time.Duration, err error) {
+func (c *controller) createDue(ctx context.Context, now time.Time) (wait time.Duration) {
 	for _, r := range c.sorted() {
 		if wait = r.due.Sub(now); wait > 0 {
-			return wait, nil
+			return wait
 		}
 		token := c.limit.ReserveN(now, 1)
 		if wait = token.DelayFrom(now); wait > 0 {
 			token.CancelAt(now)
-			return wait, nil
+			return wait
 		}
 		err := c.create(ctx, r, now)
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			c.Log.Warn("API server rejects an Event of a policy", "policy", r.ref, "error", err)
 			err = nil
 		}
-		if err != nil {
-			return 0, fmt.Errorf("create an Event of %s: %w", r.ref, err)
+		if c.failed = err; err != nil { // the API server is likely unavailable, so others wait too
+			c.failed = fmt.Errorf("create an Event of %s: %w", r.ref, err)
+			return pause
 		}
-		r.due = now.Add(again)
 		wait = again
+		r.due = now.Add(wait)
 	}
-	return wait, nil
+	return wait
 }
 
 func (c *controller) create(ctx context.Context, r *report, now time.Time) error {
