@@ -27,7 +27,7 @@ func TestPrivilegedNodes_Lifecycle(t *testing.T) {
 		parallel("traffic policy Local", func(t *testing.T) { servicechecks.Local(t, checks) })
 		parallel("affinity", func(t *testing.T) { servicechecks.Affinity(t, checks) })
 		parallel("names and the API server", func(t *testing.T) { servicechecks.Names(t, checks) })
-		parallel("a webhook", w.webhook)
+		parallel("a webhook by its ClusterIP", func(t *testing.T) { servicechecks.Webhook(t, checks, w.three, w.internal(t, w.one)[0]) })
 	})
 	w.talk(t)
 	t.Run("policies between nodes", w.policies)

@@ -34,6 +34,7 @@ func TestPrivilegedServices_Lifecycle(t *testing.T) {
 		parallel("traffic policy Local", func(t *testing.T) { servicechecks.Local(t, w.World) })
 		parallel("no server", func(t *testing.T) { empty(t, s) })
 		parallel("host port", func(t *testing.T) { hostPort(t, w) })
+		parallel("a webhook by its address", func(t *testing.T) { servicechecks.Webhook(t, w.World, w.B, "") })
 		parallel("names and the API server", func(t *testing.T) { servicechecks.Names(t, w.World) })
 		parallel("affinity", func(t *testing.T) { servicechecks.Affinity(t, w.World) })
 		parallel("ranges of clients", func(t *testing.T) { ranges(t, s) })

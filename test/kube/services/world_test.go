@@ -31,10 +31,11 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, APIServerArgs: []string{lenient}, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}}})
+	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, APIServerArgs: []string{lenient, "--enable-aggregator-routing=true"}, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}}})
 	w := &world{&servicechecks.World{Cluster: c, A: c.Nodes[0], B: c.Nodes[1]}}
 	var loading errgroup.Group
 	loading.Go(func() error { return c.LoadTalk(t.Context()) })
+	// With --enable-aggregator-routing the API server connects to the addresses of pods in place of ClusterIPs.
 	// Without bpf-lb-sock-terminate-pod-connections, a connected UDP socket in a pod keeps a server that was removed from the Service as long as the server
 	// answers. Servers see the addresses of clients on other nodes only without a tunnel. Package test/kube/waggle tests the default options.
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "routing-mode=native", "--set", "bpf-lb-sock-terminate-pod-connections=true"); err != nil {

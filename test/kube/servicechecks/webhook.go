@@ -1,4 +1,4 @@
-package nodes_test
+package servicechecks
 
 import (
 	"context"
@@ -34,21 +34,21 @@ const hookConfiguration = `{"apiVersion": "admissionregistration.k8s.io/v1", "ki
 	"objectSelector": {"matchLabels": {"refuse": "yes"}},
 	"clientConfig": {"service": {"namespace": "default", "name": "webhook", "port": 443}, "caBundle": %q}}]}`
 
-// webhook has the API server call a webhook in a pod on the third node. The API server runs outside the nodes and connects to the ClusterIP. The router leads
-// the address to the first node, which serves ClusterIPs for clients outside and reaches the pod through the tunnel.
-func (w *world) webhook(t *testing.T) {
+// Webhook has the API server, which is outside the nodes, call a webhook in a pod on a node. The API server connects to the ClusterIP, which the router leads to
+// node A, or with --enable-aggregator-routing to the address of the pod. source is the address that the pod sees; empty for any.
+func Webhook(t *testing.T, w *World, node *kube.Node, source string) {
 	certificate, key, err := kube.ServingCertificate("webhook.default.svc")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.RunPod(t.Context(), kube.Pod{Name: "webhook", Node: w.three.Name, Labels: map[string]string{"app": "webhook"}, Image: kube.TalkImage,
+	if err := w.RunPod(t.Context(), kube.Pod{Name: "webhook", Node: node.Name, Labels: map[string]string{"app": "webhook"}, Image: kube.TalkImage,
 		Command: []string{"/bin/talk", "refuse", "-certificate", string(certificate) + string(key), "8443"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Apply(t.Context(), hookService); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Route(hookIPv4+"/32", w.one); err != nil {
+	if err := w.Route(hookIPv4+"/32", w.A); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Request(t.Context(), http.MethodPost, hooksPath, fmt.Appendf(nil, hookConfiguration, base64.StdEncoding.EncodeToString(certificate))); err != nil {
@@ -59,7 +59,7 @@ func (w *world) webhook(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	want := "denied the request: talk denies a request of " + w.internal(t, w.one)[0]
+	want := "denied the request: talk denies a request of " + source
 	object := func(label string) map[string]any {
 		return map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "any", "labels": map[string]string{"refuse": label}}}
 	}
