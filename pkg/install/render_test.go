@@ -115,7 +115,7 @@ func objects(t *testing.T, o Options) map[string]any {
 func TestRender_DecodesStrictly(t *testing.T) {
 	t.Parallel()
 	all := objects(t, usual())
-	if len(all) != 7+2+6+6+2+1+2 {
+	if len(all) != 7+2+6+8+2+1+2 {
 		t.Errorf("%d objects", len(all))
 	}
 	for key, object := range all {
