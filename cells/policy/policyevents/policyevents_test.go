@@ -11,12 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -25,6 +27,20 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		server := kubetest.New(t, kubetest.InMemory())
+		return []cell.Cell{Cell, cell.Provide(
+			func() *kubeapi.Client { return server.Client(t) },
+			func() agentconfig.Agent { return agentconfig.Agent{NodeName: "one"} },
+			func() hive.ScriptCmdsOut { return server.Commands(t) },
+			policies.NewTable, statedb.RWTable[*policies.Policy].ToTable,
+			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+		)}
+	})
+}
 
 // rig is the controller of a node over tables of its own.
 type rig struct {
