@@ -143,7 +143,7 @@ func withoutWarnings(t *testing.T, c *kube.Cluster) {
 		if err := c.GetObject(t.Context(), "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", &list); err != nil {
 			return err
 		}
-		if len(list.Items) != 4 {
+		if len(list.Items) != 5 {
 			return fmt.Errorf("%d policies", len(list.Items))
 		}
 		for _, p := range list.Items {
