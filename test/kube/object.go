@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // object holds the fields that this package reads of Kubernetes objects.
@@ -44,4 +45,18 @@ func jsonText(value any) string {
 		panic(err) // callers pass only values with a JSON form
 	}
 	return string(text)
+}
+
+// TooManyRequirements returns the values of fromRequires of three CiliumNetworkPolicies, in JSON. Each is correct, but together they have 210 conditions on the
+// peers of an endpoint, more than the 200 that a node enforces.
+func TooManyRequirements() [3]string {
+	var all [3]string
+	for policy := range all {
+		var values []string
+		for i := range 70 {
+			values = append(values, fmt.Sprintf("%q", fmt.Sprintf("n%d-%d", policy, i)))
+		}
+		all[policy] = `[{"matchExpressions": [{"key": "app", "operator": "NotIn", "values": [` + strings.Join(values, ", ") + `]}]}]`
+	}
+	return all
 }

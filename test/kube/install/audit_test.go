@@ -122,7 +122,7 @@ func verbsAreExact(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// live creates pods, changes the labels of one and deletes it.
+// live creates pods, changes the labels of one and deletes it, and creates objects that agents and the cluster role answer with requests.
 func live(t *testing.T, c *kube.Cluster) {
 	t.Helper()
 	// The remaining pod shows that identities are in use.
@@ -153,17 +153,26 @@ func live(t *testing.T, c *kube.Cluster) {
 		t.Fatal(err)
 	}
 	// The cluster role removes objects of deleted pods and nodes, and validates policies.
-	for path, text := range map[string]string{
-		endpoints: `{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": "orphan"}}`,
-		"/apis/cilium.io/v2/ciliumnodes": `{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "spec": {},
-			"metadata": {"name": "gone", "labels": {"app.kubernetes.io/managed-by": "waggle"}}}`,
+	const namespaced, clusterwide = "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies", "/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies"
+	for _, o := range []struct{ path, text string }{
+		{endpoints, `{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": "orphan"}}`},
+		{"/apis/cilium.io/v2/ciliumnodes", `{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "spec": {},
+			"metadata": {"name": "gone", "labels": {"app.kubernetes.io/managed-by": "waggle"}}}`},
 		// Policies with parts that are not enforced.
-		"/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies": `{"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "names"},
-			"spec": {"endpointSelector": {}, "egress": [{"toFQDNs": [{"matchName": "example.com"}]}]}}`,
-		"/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies": `{"apiVersion": "cilium.io/v2", "kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "nodes"},
-			"spec": {"nodeSelector": {}}}`,
+		{namespaced, `{"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "names"},
+			"spec": {"endpointSelector": {}, "egress": [{"toFQDNs": [{"matchName": "example.com"}]}]}}`},
+		{clusterwide, `{"apiVersion": "cilium.io/v2", "kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "nodes"},
+			"spec": {"nodeSelector": {}}}`},
 	} {
-		if _, err := c.Request(t.Context(), "POST", path, []byte(text)); err != nil {
+		if _, err := c.Request(t.Context(), "POST", o.path, []byte(o.text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// An agent reports policies that exceed a limit of its node together.
+	for i, requirements := range kube.TooManyRequirements() {
+		text := fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "large-%d"},
+			"spec": {"endpointSelector": {}, "ingress": [{"fromEndpoints": [{}], "fromRequires": %s}]}}`, i, requirements)
+		if _, err := c.Request(t.Context(), "POST", namespaced, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // hookIPv4 is the address of the Service of the webhook.
-const hookIPv4 = "10.96.0.86"
+const hookIPv4 = "10.96.0.20"
 
 const hooksPath = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 

@@ -303,9 +303,6 @@ func (w *policyWorld) event(t *testing.T, kind, name, reason string) {
 	}
 }
 
-// tooManyConditions is more than one endpoint may have of fromRequires.
-const tooManyConditions = 201
-
 // requirePolicyStatus checks conditions and Events of policies.
 func requirePolicyStatus(t *testing.T, w *policyWorld) {
 	w.condition(t, "step", "True", "Enforceable")
@@ -319,15 +316,13 @@ func requirePolicyStatus(t *testing.T, w *policyWorld) {
 	}
 	w.event(t, "NetworkPolicy", "step", "PolicyNotEnforced")
 
-	// The policy is correct, so only the node that has its endpoint can report it.
-	var conditions []string
-	for i := range tooManyConditions {
-		conditions = append(conditions, fmt.Sprintf("{matchExpressions: [{key: app, operator: NotIn, values: [n%d]}]}", i))
+	// Each policy is correct, so only the node that has their endpoint can report them.
+	for i, requirements := range kube.TooManyRequirements() {
+		if err := w.Apply(t.Context(), ciliumPolicy.object(fmt.Sprint("large-", i), "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEndpoints: [{}], "+
+			"fromRequires: "+requirements+"}]")); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := w.Apply(t.Context(), ciliumPolicy.object("large", "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEndpoints: [{}], fromRequires: ["+
-		strings.Join(conditions, ", ")+"]}]")); err != nil {
-		t.Fatal(err)
-	}
-	w.condition(t, "large", "True", "Enforceable")
-	w.event(t, "CiliumNetworkPolicy", "large", "PolicyOverflow")
+	w.condition(t, "large-0", "True", "Enforceable")
+	w.event(t, "CiliumNetworkPolicy", "large-0", "PolicyOverflow")
 }
