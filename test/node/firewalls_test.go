@@ -74,20 +74,50 @@ func foreignRules(t *testing.T, n *nodekit.Node) (tables []string) {
 	return tables
 }
 
-// firewalls lists the firewall of each node of a cluster.
-var firewalls = []struct {
+// firewall is the firewall of a node in its default configuration.
+type firewall struct {
 	name    string
-	rules   []ruleText
-	chain   string              // chain that status reports
-	remedy  map[bool][]ruleText // commands of the guide as rules; key true: nodes reach pods of other nodes without a tunnel
-	blocked bool                // the firewall drops packets to the port of the tunnel
-}{
-	{name: "Docker", rules: []ruleText{{rules4, "docker.rules"}, {rules6, "docker.rules"}}, chain: "chain FORWARD of nftables table ip filter",
-		remedy: map[bool][]ruleText{false: acceptDevices, true: acceptDevices}},
-	{name: "ufw", rules: []ruleText{{rules4, "ufw.rules"}, {rules6, "ufw6.rules"}}, chain: "chain FORWARD of nftables table ip filter", blocked: true,
-		remedy: map[bool][]ruleText{false: ufwRemedy, true: ufwRemedy}},
-	{name: "firewalld", rules: []ruleText{{rulesN, "firewalld.nft"}}, chain: "chain filter_PREROUTING of nftables table inet firewalld", blocked: true,
-		remedy: map[bool][]ruleText{false: trust("10.244.0.0/16", "fd00:10:244::/48"), true: trust("10.244.0.0/16, 192.0.2.0/24", "fd00:10:244::/48, 2001:db8:2::/64")}},
+	chain   string // chain that status reports
+	blocked bool   // it drops packets to the port of the tunnel
+	drops6  bool   // it drops IPv6 pings of pods to the outside
+	start   func(t *testing.T, n *nodekit.Node)
+	// remedy runs the commands of the guide.
+	remedy func(t *testing.T, n *nodekit.Node, mode firewallMode)
+}
+
+// firewallMode is a kind of paths between nodes.
+type firewallMode struct {
+	args           []string
+	tunnel, native bool // nodes reach pods of other nodes through a tunnel, and without one
+	direct         bool // pods reach each other before the remedies
+}
+
+var firewallModes = map[string]firewallMode{
+	"tunnel by programs":   {args: []string{"--routing-mode=tunnel"}, tunnel: true, direct: true},
+	"tunnel by the device": {args: []string{"--routing-mode=tunnel", "--kube-proxy-replacement=false"}, tunnel: true},
+	"native":               {args: []string{"--routing-mode=native", "--auto-direct-node-routes"}, native: true},
+}
+
+// savedFirewalls lists the firewall of each node of a cluster, as rules that it would load.
+var savedFirewalls = []firewall{
+	{name: "Docker", chain: "chain FORWARD of nftables table ip filter", drops6: true,
+		start:  loads(ruleText{rules4, "docker.rules"}, ruleText{rules6, "docker.rules"}),
+		remedy: func(t *testing.T, n *nodekit.Node, _ firewallMode) { loads(acceptDevices...)(t, n) }},
+	{name: "ufw", chain: "chain FORWARD of nftables table ip filter", blocked: true, start: loads(ruleText{rules4, "ufw.rules"}, ruleText{rules6, "ufw6.rules"}),
+		remedy: func(t *testing.T, n *nodekit.Node, _ firewallMode) { loads(ufwRemedy...)(t, n) }},
+	{name: "firewalld", chain: "chain filter_PREROUTING of nftables table inet firewalld", blocked: true, drops6: true, start: loads(ruleText{rulesN, "firewalld.nft"}),
+		remedy: func(t *testing.T, n *nodekit.Node, mode firewallMode) {
+			sources4, sources6 := "10.244.0.0/16", "fd00:10:244::/48"
+			if mode.native {
+				sources4, sources6 = sources4+", 192.0.2.0/24", sources6+", 2001:db8:2::/64"
+			}
+			loads(trust(sources4, sources6)...)(t, n)
+		}},
+}
+
+// loads returns a function that loads rules on a node.
+func loads(rules ...ruleText) func(*testing.T, *nodekit.Node) {
+	return func(t *testing.T, n *nodekit.Node) { t.Helper(); loadRules(t, n, rules) }
 }
 
 var (
@@ -111,83 +141,77 @@ func trust(sources4, sources6 string) []ruleText {
 	}, "\n")}}
 }
 
-// Three nodes have the firewalls of Docker, ufw and firewalld with their default configuration. Each agent names the chain that drops packets of its pods, and
-// the port of the tunnel that is blocked. With the remedies of the guide, pods and nodes reach each other and the outside, and the agents have changed no rule
-// of a firewall.
+// Each node has the rules of another firewall.
 func TestPrivilegedFirewalls_ReportedAndRemedied(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]struct {
-		args           []string
-		tunnel, direct bool // direct: pods reach each other before the remedies
-	}{
-		"tunnel by programs":   {args: []string{"--routing-mode=tunnel"}, tunnel: true, direct: true},
-		"tunnel by the device": {args: []string{"--routing-mode=tunnel", "--kube-proxy-replacement=false"}, tunnel: true},
-		"native":               {args: []string{"--routing-mode=native", "--auto-direct-node-routes"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c, all := newKubeCluster(t, len(firewalls), append(mode.args, "--verify-interval=1s")...)
-			for i, n := range c.Nodes {
-				loadRules(t, n, firewalls[i].rules)
-			}
-			startAgents(t, c)
-			pods := map[*nodekit.Node]*nodekit.Pod{}
-			for _, n := range all {
-				pods[n.Node] = n.startPod(t, "pod-"+n.Name(), map[string]string{"app": "pod"})
-			}
-			for i, n := range c.Nodes {
-				shows(t, n, "status", "a firewall of this node drops packets of pods to other hosts", firewalls[i].chain)
-				if err := nodekit.PingBriefly(pods[n], outsideAddr(true), 56); err == nil && firewalls[i].name != "ufw" { // ufw lets pings pass
-					t.Errorf("a pod of the node with %s reaches the outside", firewalls[i].name)
-				}
-			}
-			if mode.direct {
-				eachPair(c, func(from, to *nodekit.Node) {
-					for _, family := range families {
-						if err := nodekit.Ping(pods[from], pods[to].Addr(family.ipv6), 56); err != nil {
-							t.Errorf("%s from %s to %s: %v", family.name, from.Name(), to.Name(), err)
-						}
-					}
-				})
-			}
-			if mode.tunnel {
-				for i, n := range c.Nodes {
-					if firewalls[i].blocked {
-						shows(t, n, "status", "let firewalls between and on the nodes pass UDP port 8472")
-					}
-				}
-			}
-			var rules [][]string
-			for i, n := range c.Nodes {
-				loadRules(t, n, firewalls[i].remedy[!mode.tunnel])
-				rules = append(rules, foreignRules(t, n))
-			}
-			for _, n := range c.Nodes {
-				if mode.tunnel {
-					want := map[string]string{"node-1": "ok", "node-2": "ok", "node-3": "ok"}
-					delete(want, n.Name())
-					pathsOf(t, n, want)
-				}
-				eventually(t, func() error {
-					text, err := n.Waggle(t.Context(), "status")
-					if err == nil && strings.Contains(text, "a firewall of this node") {
-						err = errors.New("the firewall is still named:\n" + text)
-					}
-					return err
-				})
-				for _, family := range families {
-					if err := nodekit.TCP(pods[n], n.OutsideHost(), outsideAddr(family.ipv6), 1<<16); err != nil {
-						t.Errorf("%s from %s to the outside: %v", family.name, n.Name(), err)
-					}
-				}
-			}
-			eachPair(c, func(from, to *nodekit.Node) { reachBetween(t, from, to, pods) })
-			for i, n := range c.Nodes {
-				if have := foreignRules(t, n); !slices.Equal(have, rules[i]) {
-					t.Errorf("the rules of %s were\n%s\nand are\n%s", firewalls[i].name, strings.Join(rules[i], "\n"), strings.Join(have, "\n"))
+	for name, mode := range firewallModes {
+		t.Run(name, func(t *testing.T) { t.Parallel(); reportedAndRemedied(t, savedFirewalls, mode) })
+	}
+}
+
+// reportedAndRemedied starts nodes with a firewall each. Each agent names the chain that drops packets of its pods, and the port of the tunnel that is blocked.
+// With the remedies of the guide, pods and nodes reach each other and the outside, and the agents have changed no rule of a firewall.
+func reportedAndRemedied(t *testing.T, firewalls []firewall, mode firewallMode) {
+	c, all := newKubeCluster(t, len(firewalls), append(mode.args, "--verify-interval=1s")...)
+	for i, n := range c.Nodes {
+		firewalls[i].start(t, n)
+	}
+	startAgents(t, c)
+	pods := map[*nodekit.Node]*nodekit.Pod{}
+	for _, n := range all {
+		pods[n.Node] = n.startPod(t, "pod-"+n.Name(), map[string]string{"app": "pod"})
+	}
+	for i, n := range c.Nodes {
+		shows(t, n, "status", "a firewall of this node drops packets of pods to other hosts", firewalls[i].chain)
+		if err := nodekit.PingBriefly(pods[n], outsideAddr(true), 56); err == nil && firewalls[i].drops6 {
+			t.Errorf("a pod of the node with %s reaches the outside", firewalls[i].name)
+		}
+	}
+	if mode.direct {
+		eachPair(c, func(from, to *nodekit.Node) {
+			for _, family := range families {
+				if err := nodekit.Ping(pods[from], pods[to].Addr(family.ipv6), 56); err != nil {
+					t.Errorf("%s from %s to %s: %v", family.name, from.Name(), to.Name(), err)
 				}
 			}
 		})
+	}
+	if mode.tunnel {
+		for i, n := range c.Nodes {
+			if firewalls[i].blocked {
+				shows(t, n, "status", "let firewalls between and on the nodes pass UDP port 8472")
+			}
+		}
+	}
+	var rules [][]string
+	for i, n := range c.Nodes {
+		firewalls[i].remedy(t, n, mode)
+		rules = append(rules, foreignRules(t, n))
+	}
+	for _, n := range c.Nodes {
+		if mode.tunnel {
+			want := map[string]string{"node-1": "ok", "node-2": "ok", "node-3": "ok"}
+			delete(want, n.Name())
+			pathsOf(t, n, want)
+		}
+		eventually(t, func() error {
+			text, err := n.Waggle(t.Context(), "status")
+			if err == nil && strings.Contains(text, "a firewall of this node") {
+				err = errors.New("the firewall is still named:\n" + text)
+			}
+			return err
+		})
+		for _, family := range families {
+			if err := nodekit.TCP(pods[n], n.OutsideHost(), outsideAddr(family.ipv6), 1<<16); err != nil {
+				t.Errorf("%s from %s to the outside: %v", family.name, n.Name(), err)
+			}
+		}
+	}
+	eachPair(c, func(from, to *nodekit.Node) { reachBetween(t, from, to, pods) })
+	for i, n := range c.Nodes {
+		if have := foreignRules(t, n); !slices.Equal(have, rules[i]) {
+			t.Errorf("the rules of %s were\n%s\nand are\n%s", firewalls[i].name, strings.Join(rules[i], "\n"), strings.Join(have, "\n"))
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ var permittedSkips = map[string]string{
 	"test/kernels/modules TestPrivilegedModules_WireGuardLink":         "this machine's kernel need not have the module: test/kernels loads it",
 	"test/kernels/modules TestPrivilegedModules_FairQueue":             "this machine's kernel need not have the module: test/kernels loads it",
 	"test/kernels/modules TestPrivilegedModules_ESPState":              "this machine's kernel need not have the module: test/kernels loads it",
+	"test/node TestPrivilegedFirewalls_OfPrograms":                     "needs a Debian system with firewalls: only the soak creates one",
 	"test/node TestPrivilegedRevision_DowngradeAndUpgradeLoseNoPacket": "needs the agent of another revision: only the soak builds one",
 	"test/node TestPrivilegedRevision_FourNodesUnderTraffic":           "needs the agent of another revision: only the soak builds one",
 	"test/node TestPrivilegedRevision_ServicesLoseNoPacket":            "needs the agent of another revision: only the soak builds one",
