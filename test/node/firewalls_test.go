@@ -215,6 +215,18 @@ func reportedAndRemedied(t *testing.T, firewalls []firewall, mode firewallMode) 
 	}
 }
 
+// With hybrid routing, the remedies of the guide do not help against firewalld, and the agent names the chain.
+func TestPrivilegedFirewalls_Hybrid_InvalidPacketsAreReported(t *testing.T) {
+	t.Parallel()
+	c, _ := newKubeCluster(t, 2, "--routing-mode=hybrid", "--verify-interval=1s")
+	firewalld, node := savedFirewalls[2], c.Nodes[0]
+	firewalld.start(t, node)
+	startAgents(t, c)
+	shows(t, node, "status", "a firewall of this node drops packets of pods to other hosts", firewalld.chain)
+	firewalld.remedy(t, node, firewallMode{tunnel: true, native: true})
+	shows(t, node, "status", "packets of pods that connection tracking classifies as invalid", "chain filter_FORWARD of nftables table inet firewalld")
+}
+
 // eachPair calls f for each ordered pair of different nodes.
 func eachPair(c *nodekit.Cluster, f func(from, to *nodekit.Node)) {
 	for _, from := range c.Nodes {

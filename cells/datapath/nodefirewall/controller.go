@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/datapath/nftforward"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -29,6 +31,7 @@ const (
 type controller struct {
 	cell.In
 
+	Agent     agentconfig.Agent
 	DB        *statedb.DB
 	Drift     drift.Watch
 	Devices   statedb.Table[*devices.Device]
@@ -44,12 +47,29 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if err != nil {
 			return err
 		}
+		invalid, more, err := c.droppingInvalid(packets, len(chains) > 0)
+		if err != nil {
+			return err
+		}
 
-		report(health, packets, chains)
+		report(health, packets, chains, invalid)
 
-		r.Within(min(max(c.Drift.Interval, time.Duration(read)*pause), longest))
+		r.Within(min(max(c.Drift.Interval, time.Duration(read+more)*pause), longest))
 		return nil
 	})
+}
+
+// droppingInvalid returns the chains that drop packets which connection tracking classifies as invalid, if such packets occur: with hybrid routing, one
+// direction of a connection may be direct while programs encapsulate the other, which netfilter does not see. known means that the packets are dropped anyway.
+func (c *controller) droppingInvalid(packets []nftforward.Packet, known bool) (chains []nftforward.Chain, read int, err error) {
+	if known || !c.Agent.Hybrid || !c.Agent.KubeProxyReplacement {
+		return nil, 0, nil
+	}
+	invalid := slices.Clone(packets)
+	for i := range invalid {
+		invalid[i].Invalid = true
+	}
+	return c.Kernel.Dropping(invalid)
 }
 
 // packets returns examples of packets from a pod to other hosts: one for each family of pods and each external device.
@@ -67,18 +87,26 @@ func (c *controller) packets(txn statedb.ReadTxn) (packets []nftforward.Packet) 
 	return packets
 }
 
-func report(health cell.Health, packets []nftforward.Packet, chains []nftforward.Chain) {
+func report(health cell.Health, packets []nftforward.Packet, chains, invalid []nftforward.Chain) {
 	switch {
 	case len(chains) > 0:
-		names := make([]string, len(chains))
-		for i, c := range chains {
-			names[i] = c.String()
-		}
 		health.Degraded("a firewall of this node drops packets of pods to other hosts", fmt.Errorf("%s: accept packets there from devices %s* and to %s",
-			strings.Join(names, ", "), podlink.Prefix, podlink.HostDevice))
+			names(chains), podlink.Prefix, podlink.HostDevice))
+	case len(invalid) > 0:
+		health.Degraded("a firewall of this node drops packets of pods that connection tracking classifies as invalid, and --routing-mode=hybrid causes such packets",
+			fmt.Errorf("%s: use --routing-mode=tunnel, or remove the rule", names(invalid)))
 	case len(packets) == 0:
 		health.OK("no device leads out of the node, or the pod CIDR is unknown")
 	default:
 		health.OK("nftables rules for forwarded packets do not drop packets of pods by their device or address")
 	}
+}
+
+// names returns the names of chains, separated by commas.
+func names(chains []nftforward.Chain) string {
+	all := make([]string, len(chains))
+	for i, c := range chains {
+		all[i] = c.String()
+	}
+	return strings.Join(all, ", ")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/datapath/nftforward"
 	"github.com/waggle-net/waggle/pkg/drift"
@@ -25,6 +26,7 @@ import (
 type fakeKernel struct {
 	mu      sync.Mutex
 	dropped map[string]bool // by device
+	invalid bool            // a chain drops invalid packets
 	rules   int             // number of rules that a read returns
 	fail    bool
 	asked   []string // packets of the last read
@@ -41,6 +43,12 @@ func (k *fakeKernel) Dropping(packets []nftforward.Packet) (chains []nftforward.
 		return nil, 0, errors.New("netlink is broken")
 	}
 	for _, p := range packets {
+		if p.Invalid {
+			if k.invalid {
+				chains = []nftforward.Chain{{Family: "inet", Table: "firewalld", Name: "filter_FORWARD"}}
+			}
+			continue
+		}
 		k.asked = append(k.asked, fmt.Sprintf("%s %s %s %#x", p.Source, p.In[:3], p.Out, p.InGroup))
 		if k.dropped[p.Out] && !p.Source.Is6() {
 			chains = []nftforward.Chain{{Family: "ip", Table: "filter", Name: "FORWARD"}}
@@ -66,9 +74,10 @@ func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 			}
 			return "", nil
 		}),
-		"fail":    command("let readings fail", func(args []string) (string, error) { k.fail = len(args) > 0; return "", nil }),
-		"rules":   command("have so many rules", func(args []string) (_ string, err error) { k.rules, err = strconv.Atoi(args[0]); return "", err }),
-		"packets": command("print the packets of the last reading", func([]string) (string, error) { return strings.Join(k.asked, "\n") + "\n", nil }),
+		"drop-invalid": command("drop invalid packets, or no longer without an argument", func(args []string) (string, error) { k.invalid = len(args) > 0; return "", nil }),
+		"fail":         command("let readings fail", func(args []string) (string, error) { k.fail = len(args) > 0; return "", nil }),
+		"rules":        command("have so many rules", func(args []string) (_ string, err error) { k.rules, err = strconv.Atoi(args[0]); return "", err }),
+		"packets":      command("print the packets of the last reading", func([]string) (string, error) { return strings.Join(k.asked, "\n") + "\n", nil }),
 		"readings": command("print the number of readings, and begin with 0 again", func([]string) (string, error) {
 			defer func() { k.times = 0 }()
 			return fmt.Sprintln(k.times), nil
@@ -78,16 +87,23 @@ func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{
-			cell.Provide(
-				devices.NewTable, statedb.RWTable[*devices.Device].ToTable, localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
-				func() drift.Watch { return drift.Watch{Interval: 25 * time.Second} },
-				func() *fakeKernel { return &fakeKernel{} },
-				func(k *fakeKernel) kernel { return k },
-				(*fakeKernel).commands,
-			),
-			cell.Module("node-firewall", "Node firewall", Watcher),
-		}
-	})
+	for pattern, agent := range map[string]agentconfig.Agent{
+		"testdata/*.txtar":        {KubeProxyReplacement: true},
+		"testdata/hybrid/*.txtar": {KubeProxyReplacement: true, Hybrid: true},
+		"testdata/device/*.txtar": {Hybrid: true},
+	} {
+		celltest.RunVirtual(t, pattern, func(testing.TB) []cell.Cell {
+			return []cell.Cell{
+				cell.Provide(
+					devices.NewTable, statedb.RWTable[*devices.Device].ToTable, localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+					func() drift.Watch { return drift.Watch{Interval: 25 * time.Second} },
+					func() agentconfig.Agent { return agent },
+					func() *fakeKernel { return &fakeKernel{} },
+					func(k *fakeKernel) kernel { return k },
+					(*fakeKernel).commands,
+				),
+				cell.Module("node-firewall", "Node firewall", Watcher),
+			}
+		})
+	}
 }

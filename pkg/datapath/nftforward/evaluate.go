@@ -30,8 +30,9 @@ const (
 )
 
 const (
-	stateNew  = 8  // conntrack state as a bit: NF_CT_STATE_BIT(IP_CT_NEW)
-	jumpLimit = 16 // NFT_JUMP_STACK_SIZE
+	stateInvalid = 1  // conntrack state as a bit: NF_CT_STATE_INVALID_BIT
+	stateNew     = 8  // NF_CT_STATE_BIT(IP_CT_NEW)
+	jumpLimit    = 16 // NFT_JUMP_STACK_SIZE
 )
 
 // evaluation runs rules for one packet.
@@ -110,7 +111,7 @@ func (e *evaluation) rule(rule *nftables.Rule) (holds match, verdict *expr.Verdi
 				registers[x.Register] = e.meta(x.Key)
 			}
 		case *expr.Ct:
-			registers[x.Register] = conntrack(x.Key)
+			registers[x.Register] = e.conntrack(x.Key)
 		case *expr.Payload:
 			if x.OperationType == expr.PayloadLoad {
 				registers[x.DestRegister] = e.payload(x)
@@ -122,7 +123,7 @@ func (e *evaluation) rule(rule *nftables.Rule) (holds match, verdict *expr.Verdi
 		case *expr.Lookup:
 			this, err = e.lookup(registers[x.SourceRegister], x)
 		case *expr.Match:
-			this = extension(x)
+			this = e.extension(x)
 		case *expr.Verdict:
 			verdict = x
 		case *expr.Reject:
@@ -171,11 +172,19 @@ func (e *evaluation) meta(key expr.MetaKey) []byte {
 	return nil
 }
 
-// conntrack returns state of the connection, of which the packet is the first; nil when it is unknown.
-func conntrack(key expr.CtKey) []byte {
+// state returns the state of the packet in connection tracking, as a bit.
+func (e *evaluation) state() uint32 {
+	if e.packet.Invalid {
+		return stateInvalid
+	}
+	return stateNew
+}
+
+// conntrack returns state of the connection; nil when it is unknown.
+func (e *evaluation) conntrack(key expr.CtKey) []byte {
 	switch key {
 	case expr.CtKeySTATE:
-		return binaryutil.NativeEndian.PutUint32(stateNew)
+		return binaryutil.NativeEndian.PutUint32(e.state())
 	case expr.CtKeySTATUS:
 		return binaryutil.NativeEndian.PutUint32(0)
 	}
@@ -253,7 +262,7 @@ func (e *evaluation) lookup(value []byte, x *expr.Lookup) (match, error) {
 }
 
 // extension evaluates a match extension of iptables.
-func extension(x *expr.Match) match {
+func (e *evaluation) extension(x *expr.Match) match {
 	if x.Name == "comment" {
 		return yes
 	}
@@ -261,7 +270,7 @@ func extension(x *expr.Match) match {
 	if !is || xt.ConntrackFlags(info.MatchFlags)&^xt.ConntrackStateAlias != xt.ConntrackState {
 		return maybe
 	}
-	if (info.StateMask&stateNew != 0) != (xt.ConntrackFlags(info.InvertFlags)&xt.ConntrackState != 0) {
+	if (uint32(info.StateMask)&e.state() != 0) != (xt.ConntrackFlags(info.InvertFlags)&xt.ConntrackState != 0) {
 		return yes
 	}
 	return no

@@ -1,7 +1,7 @@
 // Package nftforward finds the nftables chains that drop packets which a node forwards. Rules of iptables-nft are nftables rules and are included;
 // rules of iptables-legacy are not.
 //
-// The rules are evaluated for the first packet of a TCP connection. A result that depends on an unknown property of the packet, such as its mark or
+// The rules are evaluated for a packet of a TCP connection: the first, or one that connection tracking classifies as invalid. A result that depends on an unknown property of the packet, such as its mark or
 // its ports, is undecided, and an undecided packet is not reported: a reported packet is dropped for all unknown values. An exception is a rule
 // whose only condition is of a kind that the library does not parse.
 //
@@ -19,11 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packet is the first packet of a TCP connection that the node forwards.
+// Packet is a packet of a TCP connection that the node forwards.
 type Packet struct {
 	In, Out string     // names of the devices; the route of Source does not lead to In
 	InGroup uint32     // link group of In
 	Source  netip.Addr // decides the family
+	// Invalid means that connection tracking classifies the packet as invalid, as when it sees only one direction of the connection. Otherwise the packet is the
+	// first of its connection.
+	Invalid bool
 }
 
 // Chain identifies a base chain.

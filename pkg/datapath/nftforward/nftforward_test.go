@@ -117,3 +117,37 @@ func TestPrivilegedDropping_Firewalls(t *testing.T) {
 		})
 	}
 }
+
+// Packets that connection tracking classifies as invalid are dropped also by firewalls that accept all connections of pods.
+func TestPrivilegedDropping_InvalidPackets(t *testing.T) {
+	t.Parallel()
+	filter4, firewalld := Chain{"ip", "filter", "FORWARD"}, Chain{"inet", "firewalld", "filter_FORWARD"}
+	for name, c := range map[string]struct {
+		program, rules, more string
+		want                 []Chain
+	}{
+		"nothing":                       {},
+		"Docker, devices are accepted":  {ip4, "docker.rules", "-I DOCKER-USER -i lxc+ -j ACCEPT", nil},
+		"Docker, all but invalid":       {ip4, "docker.rules", "-I DOCKER-USER -m conntrack ! --ctstate INVALID -j ACCEPT", []Chain{filter4}},
+		"kube-proxy":                    {ip4, "*filter\n:KUBE-FORWARD - [0:0]\nCOMMIT\n", "-I FORWARD -m conntrack --ctstate INVALID -j DROP", []Chain{filter4}},
+		"ufw, connections are accepted": {ip4, "ufw.rules", "-I ufw-user-forward -j ACCEPT", nil},
+		"firewalld, a trusted range": {"nft", "firewalld.nft", "insert rule inet firewalld filter_FORWARD_ZONES ip saddr 10.244.0.0/16 goto filter_FWD_trusted",
+			[]Chain{firewalld}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testnet.New(t).Do(func() {
+				for _, rules := range []string{c.rules, c.more} {
+					if rules != "" {
+						load(t, c.program, rules)
+					}
+				}
+				p := ofPod(false)
+				p.Invalid = true
+				if got, _, err := Dropping([]Packet{p}); err != nil || !slices.Equal(got, c.want) {
+					t.Errorf("%v (%v), want %v", got, err, c.want)
+				}
+			})
+		})
+	}
+}
