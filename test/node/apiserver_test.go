@@ -51,8 +51,8 @@ func TestPrivilegedAPIServer_GetsNodeState(t *testing.T) {
 		if !lastapplied.Of(object.Annotations).Ours("network.cilium.io/ipv4-pod-cidr", "10.50.0.0/24") {
 			return fmt.Errorf("the Node has %v", object.Annotations)
 		}
-		available := slices.ContainsFunc(object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeNetworkUnavailable })
-		if len(object.Spec.Taints) != 1 || available {
+		hasCondition := slices.ContainsFunc(object.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeNetworkUnavailable })
+		if len(object.Spec.Taints) != 1 || hasCondition {
 			return fmt.Errorf("before any self-test the Node has %v and %v", object.Spec.Taints, object.Status.Conditions)
 		}
 		rows, err := node.Waggle(t.Context(), "db", "show", "node-updates")

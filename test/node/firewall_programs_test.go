@@ -81,16 +81,9 @@ func runProgram(t *testing.T, n *nodekit.Node, script string) {
 }
 
 // sh runs a command on a node, with the environment of a system service.
-func sh(t *testing.T, n *nodekit.Node, args ...string) {
+func sh(t *testing.T, n *nodekit.Node, program string, args ...string) {
 	t.Helper()
-	if err := n.Do(func() error {
-		cmd := exec.Command(args[0], args[1:]...)
-		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%q: %w\n%s", args, err, out)
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	cmd := exec.Command(program, args...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	runOn(t, n, cmd)
 }

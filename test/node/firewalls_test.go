@@ -45,15 +45,20 @@ func (r ruleText) command(t *testing.T) *exec.Cmd {
 func loadRules(t *testing.T, n *nodekit.Node, rules []ruleText) {
 	t.Helper()
 	for _, r := range rules {
-		cmd := r.command(t)
-		if err := n.Do(func() error {
-			if out, err := cmd.CombinedOutput(); err != nil {
-				return fmt.Errorf("%s: %w\n%s", r.program, err, out)
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
+		runOn(t, n, r.command(t))
+	}
+}
+
+// runOn runs a command on a node.
+func runOn(t *testing.T, n *nodekit.Node, cmd *exec.Cmd) {
+	t.Helper()
+	if err := n.Do(func() error {
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%q: %w\n%s", cmd.Args, err, out)
 		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
