@@ -36,7 +36,7 @@ type controller struct {
 	synced   bool // all inputs are synced with their sources
 
 	portion         int // number of services in one commit
-	portionBackends int // backends of the services of which a pass takes no more
+	portionBackends int // number of backends of the services in a pass at which the pass is full
 	many            int // minimum number of endpoints of a service with a roster
 }
 
@@ -44,8 +44,8 @@ const (
 	// portion is the number of services in one commit. It lets the maps be written while other services are computed, and bounds how long a change waits and how
 	// long the tables are locked.
 	portion = 2048
-	// portionBackends is the number of backends, in the rows of services whose endpoints have changed, after which a pass takes no more services: as many as one
-	// service may have. It bounds the time of a pass, which is proportional to its endpoints.
+	// portionBackends bounds the time of a pass, which is proportional to its endpoints: when the services whose endpoints have changed have so many backends in
+	// their rows, the others wait for the next pass. One service may have as many.
 	portionBackends = maxMembers
 	// many is the minimum number of endpoints of a service with a roster, which takes 32 bytes for each endpoint.
 	many = 256

@@ -37,9 +37,9 @@ func (q *queue) takeClaims() []string {
 	return names
 }
 
-// takeEndpoints takes services of which only the backends may change, at most the given number, and none after those that together have the given number of
-// backends. It takes the last ones first, so that a change does not wait for thousands of earlier ones.
-func (q *queue) takeEndpoints(most, backends int, of func(name string) int) (names []string) {
+// takeEndpoints removes services of which only the backends may change from the queue, and returns them: at most the given number, and only until they have the
+// given number of backends together. The last ones are first, so that a change does not wait for thousands of earlier ones.
+func (q *queue) takeEndpoints(most, backends int, backendsOf func(name string) int) (names []string) {
 	for len(q.endpoints) > 0 && len(names) < most && backends > 0 {
 		last := len(q.endpoints) - 1
 		name := q.endpoints[last]
@@ -47,7 +47,7 @@ func (q *queue) takeEndpoints(most, backends int, of func(name string) int) (nam
 		if claims, queued := q.queued[name]; queued && !claims {
 			delete(q.queued, name)
 			names = append(names, name)
-			backends -= of(name)
+			backends -= backendsOf(name)
 		}
 	}
 	if len(q.endpoints) == 0 {

@@ -1,9 +1,9 @@
 // Package nftforward finds the nftables chains that drop packets which a node forwards. Rules of iptables-nft are nftables rules and are included;
 // rules of iptables-legacy are not.
 //
-// The rules are evaluated for a packet of a TCP connection: the first, or one that connection tracking classifies as invalid. A result that depends on an unknown property of the packet, such as its mark or
-// its ports, is undecided, and an undecided packet is not reported: a reported packet is dropped for all unknown values. An exception is a rule
-// whose only condition is of a kind that the library does not parse.
+// The rules are evaluated for a packet of a TCP connection: the first, or one that connection tracking classifies as invalid. A result that depends on an
+// unknown property of the packet, such as its mark or its ports, is undecided, and an undecided packet is not reported: a reported packet is dropped for all
+// unknown values. An exception is a rule whose only condition is of a kind that the library does not parse.
 //
 // Each call opens a socket in the network namespace of the calling thread. It changes no rules.
 package nftforward
