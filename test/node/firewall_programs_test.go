@@ -22,7 +22,7 @@ for i in $(seq 300); do iptables -S DOCKER-USER >/dev/null 2>&1 && docker info >
 	}, remedy: func(t *testing.T, n *nodekit.Node, _ firewallMode) {
 		runProgram(t, n, `iptables -I DOCKER-USER -i lxc+ -j ACCEPT; iptables -I DOCKER-USER -o waggle_host -j ACCEPT`)
 	}},
-	{name: "ufw", chain: "chain FORWARD of nftables table ip filter", blocked: true, start: func(t *testing.T, n *nodekit.Node) {
+	{name: "ufw", chain: "chain FORWARD of nftables table ip filter", blocked: true, replies: true, start: func(t *testing.T, n *nodekit.Node) {
 		runProgram(t, n, `ufw --force enable`)
 	}, remedy: func(t *testing.T, n *nodekit.Node, _ firewallMode) {
 		runProgram(t, n, `ufw allow 8472/udp; ufw allow 4240/tcp; ufw default allow routed`)

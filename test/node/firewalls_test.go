@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -85,6 +86,7 @@ type firewall struct {
 	chain   string // chain that status reports
 	blocked bool   // it drops packets to the port of the tunnel
 	drops6  bool   // it drops IPv6 pings of pods to the outside
+	replies bool   // it drops the replies to tests of direct paths
 	start   func(t *testing.T, n *nodekit.Node)
 	// remedy runs the commands of the guide.
 	remedy func(t *testing.T, n *nodekit.Node, mode firewallMode)
@@ -95,11 +97,13 @@ type firewallMode struct {
 	args           []string
 	tunnel, native bool // nodes reach pods of other nodes through a tunnel, and without one
 	direct         bool // pods reach each other before the remedies
+	hybrid         bool // nodes also send without the tunnel, after the remedies and where no firewall prevents it
 }
 
 var firewallModes = map[string]firewallMode{
 	"tunnel by programs":   {args: []string{"--routing-mode=tunnel"}, tunnel: true, direct: true},
 	"tunnel by the device": {args: []string{"--routing-mode=tunnel", "--kube-proxy-replacement=false"}, tunnel: true},
+	"hybrid":               {args: []string{"--routing-mode=hybrid"}, tunnel: true, direct: true, hybrid: true},
 	"native":               {args: []string{"--routing-mode=native", "--auto-direct-node-routes"}, native: true},
 }
 
@@ -108,7 +112,7 @@ var savedFirewalls = []firewall{
 	{name: "Docker", chain: "chain FORWARD of nftables table ip filter", drops6: true,
 		start:  loads(ruleText{rules4, "docker.rules"}, ruleText{rules6, "docker.rules"}),
 		remedy: func(t *testing.T, n *nodekit.Node, _ firewallMode) { loads(acceptDevices...)(t, n) }},
-	{name: "ufw", chain: "chain FORWARD of nftables table ip filter", blocked: true, start: loads(ruleText{rules4, "ufw.rules"}, ruleText{rules6, "ufw6.rules"}),
+	{name: "ufw", chain: "chain FORWARD of nftables table ip filter", blocked: true, replies: true, start: loads(ruleText{rules4, "ufw.rules"}, ruleText{rules6, "ufw6.rules"}),
 		remedy: func(t *testing.T, n *nodekit.Node, _ firewallMode) { loads(ufwRemedy...)(t, n) }},
 	{name: "firewalld", chain: "chain filter_PREROUTING of nftables table inet firewalld", blocked: true, drops6: true, start: loads(ruleText{rulesN, "firewalld.nft"}),
 		remedy: func(t *testing.T, n *nodekit.Node, mode firewallMode) {
@@ -193,9 +197,12 @@ func reportedAndRemedied(t *testing.T, firewalls []firewall, mode firewallMode) 
 		firewalls[i].remedy(t, n, mode)
 		rules = append(rules, foreignRules(t, n))
 	}
-	for _, n := range c.Nodes {
+	for i, n := range c.Nodes {
 		if mode.tunnel {
 			want := map[string]string{"node-1": "ok", "node-2": "ok", "node-3": "ok"}
+			if mode.hybrid && firewalls[i].replies {
+				want["node-1"] = "not-direct"
+			}
 			delete(want, n.Name())
 			pathsOf(t, n, want)
 		}
@@ -212,24 +219,18 @@ func reportedAndRemedied(t *testing.T, firewalls []firewall, mode firewallMode) 
 			}
 		}
 	}
+	if mode.hybrid {
+		const direct, tunnel = nodepaths.Direct, nodepaths.Tunnel
+		modesOf(t, c.Nodes[0], map[string]nodepaths.Mode{"node-2": direct, "node-3": tunnel})
+		modesOf(t, c.Nodes[1], map[string]nodepaths.Mode{"node-1": tunnel, "node-3": tunnel})
+		modesOf(t, c.Nodes[2], map[string]nodepaths.Mode{"node-1": tunnel, "node-2": tunnel})
+	}
 	eachPair(c, func(from, to *nodekit.Node) { reachBetween(t, from, to, pods) })
 	for i, n := range c.Nodes {
 		if have := foreignRules(t, n); !slices.Equal(have, rules[i]) {
 			t.Errorf("the rules of %s were\n%s\nand are\n%s", firewalls[i].name, strings.Join(rules[i], "\n"), strings.Join(have, "\n"))
 		}
 	}
-}
-
-// With hybrid routing, the remedies of the guide do not help against firewalld, and the agent names the chain.
-func TestPrivilegedFirewalls_Hybrid_InvalidPacketsAreReported(t *testing.T) {
-	t.Parallel()
-	c, _ := newKubeCluster(t, 2, "--routing-mode=hybrid", "--verify-interval=1s")
-	firewalld, node := savedFirewalls[2], c.Nodes[0]
-	firewalld.start(t, node)
-	startAgents(t, c)
-	shows(t, node, "status", "a firewall of this node drops packets of pods to other hosts", firewalld.chain)
-	firewalld.remedy(t, node, firewallMode{tunnel: true, native: true})
-	shows(t, node, "status", "packets of pods that connection tracking classifies as invalid", "chain filter_FORWARD of nftables table inet firewalld")
 }
 
 // eachPair calls f for each ordered pair of different nodes.

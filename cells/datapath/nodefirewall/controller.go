@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/firewallchains"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
@@ -28,7 +29,7 @@ const (
 	longest = 10 * time.Minute
 )
 
-type controller struct {
+type params struct {
 	cell.In
 
 	Agent     agentconfig.Agent
@@ -36,7 +37,13 @@ type controller struct {
 	Drift     drift.Watch
 	Devices   statedb.Table[*devices.Device]
 	LocalNode statedb.Table[*localnode.LocalNode]
+	Table     statedb.RWTable[firewallchains.Chain]
 	Kernel    kernel
+}
+
+type controller struct {
+	params
+	initialized func(statedb.WriteTxn) // the rules were read once
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
@@ -52,6 +59,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			return err
 		}
 
+		if err := c.write(chains, invalid); err != nil {
+			return err
+		}
 		report(health, packets, chains, invalid)
 
 		r.Within(min(max(c.Drift.Interval, time.Duration(read+more)*pause), longest))
@@ -87,14 +97,40 @@ func (c *controller) packets(txn statedb.ReadTxn) (packets []nftforward.Packet) 
 	return packets
 }
 
+// write replaces the rows of the table, if they differ.
+func (c *controller) write(chains, invalid []nftforward.Chain) error {
+	var rows []firewallchains.Chain
+	for _, chain := range chains {
+		rows = append(rows, firewallchains.Chain{Name: chain.String(), Drops: firewallchains.All})
+	}
+	for _, chain := range invalid {
+		rows = append(rows, firewallchains.Chain{Name: chain.String(), Drops: firewallchains.Invalid})
+	}
+	txn := c.DB.WriteTxn(c.Table)
+	defer txn.Abort()
+	if complete, _ := c.Table.Initialized(txn); complete && slices.Equal(statedb.Collect(c.Table.All(txn)), rows) {
+		return nil
+	}
+	if err := c.Table.DeleteAll(txn); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if _, _, err := c.Table.Insert(txn, row); err != nil {
+			return err
+		}
+	}
+	c.initialized(txn)
+	txn.Commit()
+	return nil
+}
+
 func report(health cell.Health, packets []nftforward.Packet, chains, invalid []nftforward.Chain) {
 	switch {
 	case len(chains) > 0:
 		health.Degraded("a firewall of this node drops packets of pods to other hosts", fmt.Errorf("%s: accept packets there from devices %s* and to %s",
 			names(chains), podlink.Prefix, podlink.HostDevice))
 	case len(invalid) > 0:
-		health.Degraded("a firewall of this node drops packets of pods that connection tracking classifies as invalid, and --routing-mode=hybrid causes such packets",
-			fmt.Errorf("%s: use --routing-mode=tunnel, or remove the rule", names(invalid)))
+		health.OK("--routing-mode=hybrid uses the tunnel to and from this node, because its firewall drops packets that connection tracking classifies as invalid: " + names(invalid))
 	case len(packets) == 0:
 		health.OK("no device leads out of the node, or the pod CIDR is unknown")
 	default:

@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/firewallchains"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -40,6 +41,7 @@ type params struct {
 	Overlays    statedb.Table[*overlays.Overlay]
 	Slots       statedb.Table[*nodeslots.Slot]
 	Attachments statedb.Table[*attachments.Attachment]
+	Firewall    statedb.Table[firewallchains.Chain]
 	Endpoints   statedb.Table[*endpoints.Endpoint]
 	Config      Config
 	Agent       agentconfig.Agent
@@ -125,7 +127,7 @@ func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wante
 	case node.UID == "":
 		return wanted{}, "the UID of the Node " + c.Agent.NodeName
 	}
-	w := wanted{receives: c.receives(txn, watch), node: node, machine: c.machine, writesCIDRs: c.Agent.IPAM == agentconfig.IPAMKubernetes}
+	w := wanted{receives: c.receives(txn, watch, own), node: node, machine: c.machine, writesCIDRs: c.Agent.IPAM == agentconfig.IPAMKubernetes}
 	if local != nil && local.Ready {
 		w.local = local
 	}
@@ -135,15 +137,26 @@ func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wante
 
 // receives returns the annotation for the encapsulations that this node receives. It is "" before programs of this run receive the tunnel: the value of the
 // previous run stays until then.
-func (c *controller) receives(txn statedb.ReadTxn, watch *statedb.WatchSet) string {
+func (c *controller) receives(txn statedb.ReadTxn, watch *statedb.WatchSet, own *cilium.Node) string {
 	r := nodes.Receives{Direct: true}
 	if c.Agent.Tunnel() {
-		r = nodes.Receives{Direct: c.Agent.Hybrid, Port: c.Agent.TunnelPort, IPv4: c.Agent.EnableIPv4, IPv6: c.Agent.EnableIPv6}
+		r = nodes.Receives{Direct: c.Agent.Hybrid && c.unfiltered(txn, watch, own), Port: c.Agent.TunnelPort, IPv4: c.Agent.EnableIPv4, IPv6: c.Agent.EnableIPv6}
 		if c.receiving = c.receiving || c.tunnelled(txn, watch); !c.receiving {
 			return ""
 		}
 	}
 	return r.String()
+}
+
+// unfiltered reports whether no firewall of this node drops packets of pods that arrive without a tunnel. Until the rules were read, the published value counts.
+func (c *controller) unfiltered(txn statedb.ReadTxn, watch *statedb.WatchSet, own *cilium.Node) bool {
+	if complete, initialized := c.Firewall.Initialized(txn); !complete {
+		watch.Add(initialized)
+		return own != nil && nodes.ParseReceives(own.Annotations[ciliumv2.ReceivesAnnotation]).Direct
+	}
+	_, changed := c.Firewall.AllWatch(txn)
+	watch.Add(changed)
+	return c.Firewall.NumObjects(txn) == 0
 }
 
 // tunnelled reports whether programs of this run receive the tunnel and send into it. It watches only the first missing condition: each wake queries the API

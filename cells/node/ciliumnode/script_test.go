@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
@@ -16,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/firewallchains"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
@@ -50,8 +52,26 @@ func inputs(t testing.TB, client *kubeapi.Client, a agentconfig.Agent) cell.Cell
 		overlays.NewTable, statedb.RWTable[*overlays.Overlay].ToTable,
 		nodeslots.NewTable, statedb.RWTable[*nodeslots.Slot].ToTable,
 		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+		newFirewallChains, statedb.RWTable[firewallchains.Chain].ToTable,
 		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 	)
+}
+
+// newFirewallChains creates the table firewall-chains, which a script completes.
+func newFirewallChains(db *statedb.DB) (table statedb.RWTable[firewallchains.Chain], cmd hive.ScriptCmdOut, err error) {
+	if table, err = firewallchains.NewTable(db); err != nil {
+		return
+	}
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	done := table.RegisterInitializer(txn, "test")
+	return table, hive.NewScriptCmd("firewall/complete", script.Command(script.CmdUsage{Summary: "Complete the table firewall-chains"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(table)
+			defer txn.Commit()
+			done(txn)
+			return nil, nil
+		})), nil
 }
 
 func TestScripts(t *testing.T) {

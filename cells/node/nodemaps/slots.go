@@ -66,7 +66,7 @@ func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 	}
 	row.Direct, row.Routed = c.routing.decide(id, c.Agent, c.known.receives, n.Receives, c.known.complete)
 	if path, _, tested := c.Paths.Get(txn, nodepaths.ByNode(n.Name)); tested && row.Underlay.IsValid() && path.Mode == nodepaths.Direct {
-		row.Direct = row.Direct || n.Receives.Direct || !n.Receives.Known
+		row.Direct = row.Direct || n.Receives.AcceptsDirect() && c.known.receives.AcceptsDirect()
 	}
 	return row
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/onlink"
+	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
@@ -103,6 +104,11 @@ func (t *tester) hops(txn statedb.ReadTxn, name string) (hops []hop, why string)
 	self, _, known := t.in.Nodes.Get(txn, nodes.ByName(t.in.Agent.NodeName))
 	if !found || !known {
 		return nil, "the addresses of the nodes are not known"
+	}
+	for _, n := range []*nodes.Node{self, node} {
+		if !n.Receives.AcceptsDirect() {
+			return nil, fmt.Sprintf("node %s publishes that it receives packets only through its tunnel (its routing mode is tunnel, or its firewall drops packets of pods)", printable.Short(n.Name, maxDetail))
+		}
 	}
 	network := t.network(txn)
 	for _, ipv6 := range []bool{false, true} {

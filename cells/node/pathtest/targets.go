@@ -20,7 +20,7 @@ type peer struct {
 	host   netip.Addr // address in the underlay
 	pods   families   // addresses in the node's pod ranges; invalid with a tunnel
 	routed bool       // the node publishes that it receives no tunnel traffic of this node, so routes to it bypass the tunnel
-	// hops are the next hops of the direct path in IPv4 and IPv6; invalid without --routing-mode=hybrid and in a family without an address.
+	// hops are the next hops of the direct path in IPv4 and IPv6; invalid without --routing-mode=hybrid, of a node that accepts only its tunnel, and in a family without an address.
 	hops families
 }
 
@@ -53,7 +53,7 @@ func (f families) requests(to families) (all []icmpecho.Request) {
 func peerOf(n *nodes.Node, a agentconfig.Agent) (p peer) {
 	p.uid, p.host = n.UID, n.Address(a.UnderlayIPv6 || !a.EnableIPv4)
 	p.routed = n.Receives.Known && !n.Receives.Tunnel(a.TunnelPort, a.UnderlayIPv6)
-	if a.Hybrid {
+	if a.Hybrid && n.Receives.AcceptsDirect() {
 		p.hops = families{n.Address(false), n.Address(true)}
 	}
 	if !a.Tunnel() {

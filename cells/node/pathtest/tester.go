@@ -103,6 +103,7 @@ type local struct {
 	routeMTU int      // largest packet that pods send to other nodes, in bytes
 	way      int      // index of the device that leads into the tunnel; 0 without one
 	pods     families // addresses of this node in its pod ranges; invalid with a tunnel
+	direct   bool     // with --routing-mode=hybrid: this node accepts packets of pods outside its tunnel
 }
 
 func newTester(p params) *tester {
@@ -207,9 +208,12 @@ func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		now.way = o.Way
 		now.tunnel = fmt.Sprint(o.Port, o.MTU, o.Source, o.Way, o.IPv4, o.IPv6)
 	}
-	if self, _, found := t.in.Nodes.Get(txn, nodes.ByName(t.in.Agent.NodeName)); found && !t.in.Agent.Tunnel() {
-		now.pods = inside(self, t.in.Agent)
-		now.ready = now.pods != families{}
+	if self, _, found := t.in.Nodes.Get(txn, nodes.ByName(t.in.Agent.NodeName)); found {
+		now.direct = t.in.Agent.Hybrid && self.Receives.AcceptsDirect()
+		if !t.in.Agent.Tunnel() {
+			now.pods = inside(self, t.in.Agent)
+			now.ready = now.pods != families{}
+		}
 	}
 	mtu, _, mtuChanged, _ := t.in.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
 	now.routeMTU = mtu.RouteMTU

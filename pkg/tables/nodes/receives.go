@@ -60,6 +60,9 @@ func (r Receives) String() string {
 	return strings.Join(words, ",")
 }
 
+// AcceptsDirect reports whether other nodes may send packets of pods to the node without a tunnel. A node that has published nothing accepts them.
+func (r Receives) AcceptsDirect() bool { return r.Direct || !r.Known }
+
 // Tunnel reports whether the node has published that it receives a tunnel on a port, between addresses of a family.
 func (r Receives) Tunnel(port uint16, ipv6 bool) bool {
 	return r.Port != 0 && r.Port == port && (ipv6 && r.IPv6 || !ipv6 && r.IPv4)
