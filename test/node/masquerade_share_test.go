@@ -123,6 +123,7 @@ func expireTranslations(t *testing.T, m *ebpf.Map, ipv6 bool) {
 		t.Fatal(err)
 	}
 	r := natmap.NewReader(natmap.Of(ipv6), m, 1024)
+	defer r.Close()
 	for last := false; !last; {
 		var flows []natmap.Flow
 		if flows, last, err = r.Next(); err != nil {

@@ -32,6 +32,8 @@ func (r *fakeNatReader) Next() ([]natmap.Flow, bool, error) {
 	return out, len(r.flows) == 0, nil
 }
 
+func (r *fakeNatReader) Close() {}
+
 func (f fakeNat) ReadNat(m natmap.Map) (natReader, uint32, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

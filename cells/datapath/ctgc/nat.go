@@ -21,6 +21,7 @@ func (p *pass) collectNat(ctx context.Context, m natmap.Map) error {
 	if err != nil {
 		return err
 	}
+	defer r.Close()
 	sum := found{capacity: capacity}
 	err = inSlices(ctx, p, r.Next, func(flows []natmap.Flow) error { return p.evaluateNat(flows, &sum) })
 	sum.took = time.Since(begin)

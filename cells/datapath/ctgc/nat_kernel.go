@@ -13,7 +13,7 @@ import (
 
 // natKernel is the access of this cell to translated flows and session affinities in the kernel.
 type natKernel interface {
-	// ReadNat starts to read a map, and returns the capacity of the map in entries.
+	// ReadNat starts to read a map, and returns the capacity of the map in entries. The caller must close the reader.
 	ReadNat(m natmap.Map) (natReader, uint32, error)
 	// LookupNat reads one entry; found is false if it does not exist.
 	LookupNat(key *natmap.Key) (f natmap.Flow, found bool, err error)
@@ -35,6 +35,8 @@ type natKernel interface {
 type natReader interface {
 	// Next returns the next entries, valid until the next call, and whether they are the last.
 	Next() (flows []natmap.Flow, last bool, err error)
+	// Close ends the use of these entries.
+	Close()
 }
 
 // affinity is a client and its backend.

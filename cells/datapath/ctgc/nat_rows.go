@@ -101,6 +101,7 @@ func (a *access) natEntries(m natmap.Map) (map[natmap.Key]natmap.Flow, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer r.Close()
 	all := make(map[natmap.Key]natmap.Flow)
 	for last := false; !last; {
 		var flows []natmap.Flow
@@ -171,9 +172,11 @@ func (a *access) shareOf(t *natTalker, counts natCounts, capacity [2]uint32, rej
 // natCapacity returns the capacities of the maps, IPv4 first.
 func (a *access) natCapacity() (capacity [2]uint32, err error) {
 	for i, m := range natmap.Maps() {
-		if _, capacity[i], err = a.nat.ReadNat(m); err != nil {
+		var r natReader
+		if r, capacity[i], err = a.nat.ReadNat(m); err != nil {
 			return capacity, err
 		}
+		r.Close()
 	}
 	return capacity, nil
 }

@@ -173,6 +173,7 @@ func (a *access) collectStrandedOf(m natmap.Map, end func(*pass, *natmap.Flow) (
 	if err != nil {
 		return 0, err
 	}
+	defer r.Close()
 	for last := false; !last; {
 		var flows []natmap.Flow
 		if flows, last, err = r.Next(); err != nil {

@@ -116,6 +116,7 @@ func (p *pass) sweepMap(m natmap.Map, sum *found) error {
 	if err != nil {
 		return err
 	}
+	defer r.Close()
 	for last := false; !last; {
 		var flows []natmap.Flow
 		if flows, last, err = r.Next(); err != nil {

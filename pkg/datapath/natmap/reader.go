@@ -3,6 +3,7 @@ package natmap
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/cilium/ebpf"
 
@@ -11,41 +12,70 @@ import (
 
 // Reader reads a map once, in slices. It may or may not return entries that are added or removed meanwhile; it returns every other entry once.
 type Reader struct {
-	of      Map
-	from    *ebpf.Map
-	cursor  ebpf.MapBatchCursor
+	of     Map
+	from   *ebpf.Map
+	cursor ebpf.MapBatchCursor
+	*buffers
+	size int
+}
+
+// buffers hold one slice.
+type buffers struct {
 	keys4   []bpf.NatKey4
 	keys6   []bpf.NatKey6
 	values4 []bpf.NatEntry4
 	values6 []bpf.NatEntry6
 	flows   []Flow
-	size    int
+}
+
+// first4 and first6 hold buffers of the minimum size: a loop that reads a small map again and again would otherwise cause a quarter of the garbage of an agent.
+var first4, first6 = newPool(false), newPool(true)
+
+func newPool(ipv6 bool) *sync.Pool {
+	return &sync.Pool{New: func() any { return newBuffers(ipv6, leastSlice) }}
+}
+
+func newBuffers(ipv6 bool, size int) *buffers {
+	b := &buffers{flows: make([]Flow, 0, size)}
+	if ipv6 {
+		b.keys6, b.values6 = make([]bpf.NatKey6, size), make([]bpf.NatEntry6, size)
+	} else {
+		b.keys4, b.values4 = make([]bpf.NatKey4, size), make([]bpf.NatEntry4, size)
+	}
+	return b
+}
+
+func (m Map) pool() *sync.Pool {
+	if m.IPv6 {
+		return first6
+	}
+	return first4
 }
 
 // leastSlice is larger than the number of entries in one bucket of the kernel's hash table.
 const leastSlice = 256
 
-// NewReader reads at most size entries in each slice, and at least 256. The first slice has the minimum size: most maps have no more entries, and the buffers
-// of a reader become garbage after it.
+// NewReader reads at most size entries in each slice, and at least 256. The first slice has the minimum size, because most maps have no more entries. The
+// caller must close the reader.
 func NewReader(of Map, from *ebpf.Map, size int) *Reader {
-	r := &Reader{of: of, from: from, size: size}
-	r.allocate(leastSlice)
+	r := &Reader{of: of, from: from, buffers: of.pool().Get().(*buffers), size: size}
+	r.flows = r.flows[:0]
 	return r
 }
 
-func (r *Reader) allocate(size int) {
-	r.flows = make([]Flow, 0, size)
-	if r.of.IPv6 {
-		r.keys6, r.values6 = make([]bpf.NatKey6, size), make([]bpf.NatEntry6, size)
-	} else {
-		r.keys4, r.values4 = make([]bpf.NatKey4, size), make([]bpf.NatEntry4, size)
+// Close ends the use of the last slice.
+func (r *Reader) Close() {
+	if cap(r.flows) == leastSlice {
+		r.of.pool().Put(r.buffers)
 	}
+	r.buffers = nil
 }
 
 // Next reads the next slice, which is valid until the next call, and reports whether it was the last.
 func (r *Reader) Next() (flows []Flow, last bool, err error) {
 	if len(r.flows) > 0 && cap(r.flows) < r.size {
-		r.allocate(r.size)
+		r.of.pool().Put(r.buffers)
+		r.buffers = newBuffers(r.of.IPv6, r.size)
 	}
 	var n int
 	if r.of.IPv6 {
