@@ -19,6 +19,9 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 	if err := c.commitWanted(out.want); err != nil {
 		return err
 	}
+	if err := c.commitAhead(&in); err != nil {
+		return fmt.Errorf("write identities: %w", err)
+	}
 	txn := c.DB.WriteTxn(c.Identities, c.Of)
 	defer txn.Abort()
 	errs := []error{c.commitKnown(snapshot, txn, in, out)}
@@ -100,46 +103,76 @@ func (c *controller) markOutcomes(in input, out output) map[string]outcome {
 	return now
 }
 
+// portion is the maximum number of objects in a write transaction. With all 40,000 of a large cluster, a transaction lasted more than ten seconds on a busy
+// machine, so liveness reported that it hangs.
+const portion = 2048
+
+// commitAhead writes the changes of objects up to the last portion, which remains in the input. Until the tables are initialized no cell relies on their
+// completeness, and later each portion is like a round that saw fewer changes.
+func (c *controller) commitAhead(in *input) error {
+	for len(in.objects) > portion {
+		txn := c.DB.WriteTxn(c.Identities)
+		if err := errors.Join(c.applyObjects(txn, in.objects[:portion])...); err != nil {
+			txn.Abort()
+			return err
+		}
+		txn.Commit()
+		in.objects = in.objects[portion:]
+	}
+	return nil
+}
+
+// applyObjects copies changes of cilium-identities to identities.
+func (c *controller) applyObjects(txn statedb.WriteTxn, objects []statedb.Change[*cilium.Identity]) (errs []error) {
+	for _, change := range objects {
+		if !inRange(change.Object) {
+			continue
+		}
+		var err error
+		if change.Deleted || !valid(change.Object) {
+			err = c.remove(txn, change.Object.ID)
+		} else {
+			err = c.put(txn, &identities.Identity{ID: change.Object.ID, Labels: change.Object.Labels, Source: identities.CRD})
+		}
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// put writes a row that differs.
+func (c *controller) put(txn statedb.WriteTxn, row *identities.Identity) error {
+	if old, _, found := c.Identities.Get(txn, identities.ByID(row.ID)); found && old.Equal(row) {
+		return nil
+	}
+	row.Since = time.Now().UTC()
+	_, _, err := c.Identities.Insert(txn, row)
+	return err
+}
+
+func (c *controller) remove(txn statedb.WriteTxn, id uint32) error {
+	_, _, err := c.Identities.Delete(txn, &identities.Identity{ID: id})
+	return err
+}
+
 // commitKnown copies changes of cilium-identities to identities, and adds identities that only this node has.
 func (c *controller) commitKnown(snapshot statedb.ReadTxn, txn statedb.WriteTxn, in input, out output) error {
 	var errs []error
-	put := func(row *identities.Identity) {
-		old, _, found := c.Identities.Get(txn, identities.ByID(row.ID))
-		if found && old.Equal(row) {
-			return
-		}
-		row.Since = time.Now().UTC()
-		_, _, err := c.Identities.Insert(txn, row)
-		errs = append(errs, err)
-	}
-	remove := func(id uint32) {
-		_, _, err := c.Identities.Delete(txn, &identities.Identity{ID: id})
-		errs = append(errs, err)
-	}
-	if c.Identities.NumObjects(txn) == 0 {
+	if _, _, found := c.Identities.Get(txn, identities.ByID(identity.Host)); !found {
 		for _, id := range identity.Fixed() {
-			put(fixed(id))
+			errs = append(errs, c.put(txn, fixed(id)))
 		}
 	}
-	for _, change := range in.objects {
-		switch {
-		case !inRange(change.Object):
-		case change.Deleted || !valid(change.Object):
-			remove(change.Object.ID)
-		default:
-			put(&identities.Identity{ID: change.Object.ID, Labels: change.Object.Labels, Source: identities.CRD})
-		}
-	}
+	errs = append(errs, c.applyObjects(txn, in.objects)...)
 	ours := map[uint32]bool{}
 	for _, n := range out.byKey {
 		if _, _, mirrored := c.CRDs.Get(snapshot, cilium.IdentityByName(decimal(n.ID))); !mirrored && n.Source != identities.Reserved {
-			put(&identities.Identity{ID: n.ID, Labels: n.Labels, Source: n.Source})
+			errs = append(errs, c.put(txn, &identities.Identity{ID: n.ID, Labels: n.Labels, Source: n.Source}))
 			ours[n.ID] = true
 		}
 	}
 	for id := range c.local {
 		if _, _, mirrored := c.CRDs.Get(snapshot, cilium.IdentityByName(decimal(id))); !ours[id] && !mirrored {
-			remove(id)
+			errs = append(errs, c.remove(txn, id))
 		}
 	}
 	c.local = ours

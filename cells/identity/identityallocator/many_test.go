@@ -146,6 +146,32 @@ func TestMany_WithoutKubernetes(t *testing.T) {
 	require.Equal(t, 255, whys)
 }
 
+// The objects of a large cluster are written in several transactions: readers and other writers of the table do not wait for all.
+func TestCommit_ManyObjects_Portions(t *testing.T) {
+	t.Parallel()
+	r := newManyRig(t, t.TempDir(), kubetest.New(t).Client(t))
+	r.fill(t)
+	in := r.read(&loop.Round{Txn: r.DB.ReadTxn(), Changed: statedb.NewWatchSet()})
+	all := in.objects
+	require.Greater(t, len(all), 2*portion)
+	require.NoError(t, r.commitAhead(&in))
+	require.NotEmpty(t, in.objects)
+	require.LessOrEqual(t, len(in.objects), portion)
+	usable := func(changes []statedb.Change[*cilium.Identity]) int {
+		ids := map[uint32]bool{}
+		for _, c := range changes {
+			if inRange(c.Object) && valid(c.Object) {
+				ids[c.Object.ID] = true
+			}
+		}
+		return len(ids)
+	}
+	require.Equal(t, usable(all[:len(all)-len(in.objects)]), r.Identities.NumObjects(r.DB.ReadTxn()))
+
+	require.NoError(t, r.commit(r.DB.ReadTxn(), input{objects: all}, output{}))
+	require.Equal(t, usable(all)+len(identity.Fixed()), r.Identities.NumObjects(r.DB.ReadTxn()))
+}
+
 // With Kubernetes: other nodes have created an identity for every number. Existing endpoints of this node keep their identities, also after a restart. New
 // endpoints work on this node, and the error names the label that causes the identities.
 func TestMany_ObjectsOfOtherNodes(t *testing.T) {
