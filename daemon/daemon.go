@@ -64,6 +64,7 @@ import (
 	"github.com/waggle-net/waggle/cells/service/socketlb"
 	"github.com/waggle-net/waggle/cells/service/sockterm"
 	"github.com/waggle-net/waggle/pkg/agentconfig"
+	"github.com/waggle-net/waggle/pkg/podpools"
 )
 
 // Agent lists the cells of the node role. Kubernetes precedes Datapath for speed alone: start hooks run one after the other, and the hook that loads the programs
@@ -85,6 +86,7 @@ var Infrastructure = cell.Group(
 	statedb.Cell, // the tables
 	job.Cell,     // named background jobs
 	agentconfig.Cell,
+	podpools.Cell,
 	configreport.Cell,
 	healthreport.Cell,
 	liveness.Cell,

@@ -7,13 +7,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The agent of one node claims in its objects the addresses and pod ranges of the other nodes, and their pods. The other nodes keep their addresses, policies
+// The agent of one node claims in its objects the addresses and pod ranges of the other nodes, and their pods. With --ipam=cluster-pool, kubelets also claim
+// addresses of pods as the addresses of their nodes. The other nodes keep their addresses, policies
 // keep their pods apart, and the pods of claimed ranges are neither the world nor masqueraded, and have a Service.
 func TestPrivilegedNative_HostileNode(t *testing.T) {
 	t.Parallel()
@@ -110,6 +112,13 @@ func claimAll(t *testing.T, all []kubeNode, ipam string) {
 		refused = "lies in a range of pods of node " + all[0].Name()
 	}
 	all[0].server.Put(object, claims)
+	if ipam == agentconfig.IPAMClusterPool {
+		for i, pair := range pods {
+			kubelet := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("a-hostile-kubelet-", i), UID: types.UID(fmt.Sprint("uid-kubelet-", i))}}
+			kubelet.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: pair.IPv4 + pair.IPv6}} // one of them is empty
+			all[0].server.Put(kubelet)
+		}
+	}
 	for i, pair := range pods {
 		all[0].server.Put(&ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("claims-", i), Labels: map[string]string{ciliumv2.NodeLabel: name}},
 			Status: ciliumv2.EndpointStatus{Identity: &ciliumv2.EndpointIdentity{ID: 300},
@@ -117,6 +126,9 @@ func claimAll(t *testing.T, all []kubeNode, ipam string) {
 	}
 	for _, n := range all {
 		n.awaitRow(t, "nodes", refused)
+		if ipam == agentconfig.IPAMClusterPool {
+			n.awaitRow(t, "nodes", fmt.Sprint("a-hostile-kubelet-", len(pods)-1))
+		}
 		n.awaitRow(t, "refused-claims", "outside-cidrs")
 	}
 }

@@ -29,7 +29,7 @@ func startKubeClusterWith(t *testing.T, ipam string, nodes int, agentArgs ...str
 	c, all := newKubeCluster(t, nodes, agentArgs...)
 	if ipam == agentconfig.IPAMClusterPool {
 		for _, n := range all {
-			n.useClusterPool()
+			n.useClusterPool("--cluster-pool-ipv4-cidr=10.244.0.0/16", "--cluster-pool-ipv6-cidr=fd00:10:244::/48")
 		}
 	}
 	startAgents(t, c)

@@ -16,10 +16,8 @@ var Cell = cell.Module("overlay", "Tunnel to the pods of other nodes",
 
 // implementation is the module without its kernel.
 var implementation = cell.Group(
-	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		overlays.NewTable, // only this cell writes
-		newPools,          // checked flags
 		newOps,
 	),
 	cell.Provide(statedb.RWTable[*overlays.Overlay].ToTable), // every cell may read

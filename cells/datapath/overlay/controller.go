@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/podpools"
 	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -55,7 +56,7 @@ type controller struct {
 	IPCache     ipcache.Writer
 	Sysctls     sysctls.Writer
 	Probe       bpf.EncapProbe
-	Pools       pools
+	Pools       podpools.Pools
 }
 
 func registerController(jobs job.Group, c controller) {
@@ -104,7 +105,7 @@ func (c *controller) claim(r *loop.Round, self *localnode.LocalNode, all *ranges
 	return known, unclaimed
 }
 
-// pool splits the CIDRs of the cluster pool as [pools.split] does. If another program serves Services, policies evaluate their addresses; the address of the API
+// pool splits the CIDRs of the cluster pool as [podpools.Pools.Split] does. If another program serves Services, policies evaluate their addresses; the address of the API
 // server's Service, which every cluster has, tells where they are.
 func (c *controller) pool(r *loop.Round, self *localnode.LocalNode) (ofPods, others []netip.Prefix) {
 	var services []netip.Addr
@@ -117,7 +118,7 @@ func (c *controller) pool(r *loop.Round, self *localnode.LocalNode) (ofPods, oth
 			services = s.ClusterIPs
 		}
 	}
-	return c.Pools.split(self, r.Complete(c.LocalNode), services)
+	return c.Pools.Split(self, r.Complete(c.LocalNode), services)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, done func(statedb.WriteTxn)) error {

@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/podpools"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -322,6 +323,7 @@ func underTest() []cell.Cell {
 			func(k *fakeKernel) kernel { return k },
 			(*fakeKernel).commands,
 		),
+		podpools.Cell,
 		cell.Module("overlay", "Under test", implementation),
 	}
 }

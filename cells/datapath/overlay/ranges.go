@@ -25,7 +25,7 @@ type ranges struct {
 	names     clusternodes.Names
 	reached   int              // number of ranges of nodes with an address
 	unreached map[string]error // nodes without an address, by name
-	pools     []netip.Prefix   // CIDRs that only pods have, see [pools.split]
+	pools     []netip.Prefix   // CIDRs that only pods have, see [podpools.Pools.Split]
 }
 
 // followRanges starts without nodes: the first [ranges.upTo] adds all existing nodes.

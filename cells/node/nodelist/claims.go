@@ -8,16 +8,25 @@ import (
 	"github.com/gaissmai/bart"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/podpools"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // claims are the addresses and ranges that are assigned to nodes so far. The first claimant of an address or range owns it.
 type claims struct {
-	addrs       bart.Table[string] // full-length prefix to the name of the node
-	ranges      bart.Table[string]
-	announced   clusternodes.Names // nodes by the ranges in their CiliumNodes, whether assigned or not
-	nodesDecide bool               // a node whose Node has ranges of a family has no other ranges of that family
-	had         *trustedRanges     // with nodesDecide, the trusted former ranges
+	addrs     bart.Table[string] // full-length prefix to the name of the node
+	ranges    bart.Table[string]
+	announced clusternodes.Names // nodes by the ranges in their CiliumNodes, whether assigned or not
+	rules
+	self *localnode.LocalNode
+}
+
+// rules determine the precedence of claims.
+type rules struct {
+	nodesDecide bool           // a node whose Node has ranges of a family has no other ranges of that family
+	had         *trustedRanges // with nodesDecide, the trusted former ranges
+	pools       podpools.Pools // without nodesDecide, CIDRs in which only the cluster role allocates ranges
 }
 
 // address assigns an address to a node. It returns a refusal when another node owns the address or a range that contains it.

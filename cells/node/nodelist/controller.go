@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/changefeed"
 	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/podpools"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -40,6 +41,7 @@ type params struct {
 	DB          *statedb.DB
 	Agent       agentconfig.Agent
 	Had         *trustedRanges
+	Pools       podpools.Pools
 	Table       statedb.RWTable[*nodes.Node]
 	LocalNode   statedb.Table[*localnode.LocalNode]
 	Nodes       statedb.Table[*k8s.Node]
@@ -140,7 +142,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	}
 	var rows []*nodes.Node
 	if len(some) > 0 {
-		rows = resolve(c.self, c.Agent.IPAM == agentconfig.IPAMKubernetes, c.Had, k8sNodes, ciliumNodes, former...)
+		rows = resolve(c.self, rules{c.Agent.IPAM == agentconfig.IPAMKubernetes, c.Had, c.Pools}, k8sNodes, ciliumNodes, former...)
 	}
 	_, own := some[c.self.Name]
 	rows = slices.DeleteFunc(rows, func(n *nodes.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node overlaps the claims of these nodes
@@ -179,8 +181,13 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		self = &localnode.LocalNode{Name: c.Agent.NodeName}
 	}
 	if self != c.self {
-		c.self = self
 		names[self.Name] = struct{}{}
+		if old := c.self; len(c.Pools) > 0 && old != nil && (old.IPv4.NodeIP != self.IPv4.NodeIP || old.IPv6.NodeIP != self.IPv6.NodeIP) {
+			for name := range c.resolver.claims { // the precedence of ranges in the pool may change
+				names[name] = struct{}{}
+			}
+		}
+		c.self = self
 	}
 	if !c.nodesKnown {
 		source, _, more, found := c.Sources.GetWatch(txn, sources.ByTable(c.Nodes.Name()))

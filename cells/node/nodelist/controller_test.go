@@ -125,7 +125,7 @@ func TestController_MatchesFullResolution(t *testing.T) {
 				clear(rows)
 			}
 			count := 0
-			for _, row := range resolve(r.self, false, &trustedRanges{}, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn)), slices.Collect(maps.Values(r.Had.retained))...) {
+			for _, row := range resolve(r.self, rules{had: &trustedRanges{}}, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn)), slices.Collect(maps.Values(r.Had.retained))...) {
 				rows[row.Name] = row
 				if count += len(row.Refused); len(row.Refused) > 0 {
 					require.Equal(t, row, r.rejected[row.Name])

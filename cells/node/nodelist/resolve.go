@@ -38,14 +38,14 @@ type candidate struct {
 // addresses of Nodes, one of each family, then their other addresses, which kubelets write; ranges of CiliumNodes, former ranges and addresses of CiliumNodes,
 // which agents write. A node whose Node has ranges of a family has no other ranges of that family, except former ones that this agent has seen.
 //
-// Otherwise (--ipam=cluster-pool) it is: the local node's own state; the main addresses of Nodes, one of each family; ranges of CiliumNodes, which the cluster
-// role writes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write its Node's ranges while it has none; other
+// Otherwise (--ipam=cluster-pool) it is: the local node's own state; ranges of CiliumNodes in configured pools without the address of this node, as the
+// cluster role allocates them; the main addresses of Nodes, one of each family; other ranges of CiliumNodes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write its Node's ranges while it has none; other
 // addresses of Nodes; addresses of CiliumNodes.
 //
 // Retained claims have the lowest precedence, except that a node has its retained ranges when it claims addresses in them.
-func resolve(self *localnode.LocalNode, nodesDecide bool, had *trustedRanges, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node, former ...*retained) []*nodes.Node {
+func resolve(self *localnode.LocalNode, by rules, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node, former ...*retained) []*nodes.Node {
 	all := candidates(self.Name, k8sNodes, ciliumNodes, former)
-	c := claims{nodesDecide: nodesDecide, had: had}
+	c := claims{rules: by, self: self}
 	for _, n := range all {
 		if n.row.Name == self.Name {
 			c.local(n.row, self)
@@ -54,8 +54,8 @@ func resolve(self *localnode.LocalNode, nodesDecide bool, had *trustedRanges, k8
 	for _, n := range all {
 		c.announce(n)
 	}
-	order := []func(*candidate){c.mainAddresses, c.ciliumRanges, c.previousRanges, c.specRanges, c.nodeAddresses}
-	if nodesDecide {
+	order := []func(*candidate){c.poolRanges, c.mainAddresses, c.ciliumRanges, c.previousRanges, c.specRanges, c.nodeAddresses}
+	if by.nodesDecide {
 		order = []func(*candidate){c.specRanges, c.mainAddresses, c.nodeAddresses, c.ciliumRanges, c.previousRanges}
 	}
 	for _, claim := range append(order, c.retainedRanges, c.ciliumAddresses, c.retainedAddresses) {
@@ -199,12 +199,19 @@ func (c *claims) announce(n *candidate) {
 	}
 }
 
-func (c *claims) ciliumRanges(n *candidate) {
+func (c *claims) poolRanges(n *candidate)   { c.ciliumRangesOf(n, true) }
+func (c *claims) ciliumRanges(n *candidate) { c.ciliumRangesOf(n, false) }
+
+// ciliumRangesOf claims the ranges of a CiliumNode in the configured pool, or the others.
+func (c *claims) ciliumRangesOf(n *candidate, pool bool) {
 	if n.cilium == nil || n.row.Source == nodes.Local {
 		return
 	}
 	for _, text := range n.cilium.PodCIDRs {
 		p, ok := clusternodes.ParseRange(text)
+		if pool != (ok && !c.nodesDecide && c.pools.Contains(p, c.self)) {
+			continue
+		}
 		why := ""
 		switch {
 		case ok && c.nodesDecide && n.decided(p) && !c.had.has(n.row.Name, p):

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/kubernetes/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/podpools"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -116,7 +117,7 @@ func TestResolve_Ownership(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := map[string]string{}
-			for _, row := range resolve(self, true, &trustedRanges{}, test.nodes, test.cilium) {
+			for _, row := range resolve(self, rules{nodesDecide: true, had: &trustedRanges{}}, test.nodes, test.cilium) {
 				got[row.Name] = formatRow(row)
 			}
 			if _, ok := got["self"]; !ok {
@@ -150,11 +151,33 @@ func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
 		"c": "kubernetes | InternalIP=192.0.2.4 | 10.0.4.0/24",
 	}
 	got := map[string]string{}
-	for _, row := range resolve(self, false, &trustedRanges{}, objects, []*cilium.Node{previous, ciliumNode("b", 9, "", "10.0.2.0/24")}) {
+	for _, row := range resolve(self, rules{had: &trustedRanges{}}, objects, []*cilium.Node{previous, ciliumNode("b", 9, "", "10.0.2.0/24")}) {
 		got[row.Name] = formatRow(row)
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
+	}
+}
+
+// With a configured pool of --ipam=cluster-pool, the older kubelet of evil lists the address of a pod as its main address. A pool with the address of this node
+// also contains addresses of other nodes.
+func TestResolve_MainAddressInTheRangeOfAnotherNode(t *testing.T) {
+	t.Parallel()
+	const pod = "10.128.1.7"
+	objects := []*k8s.Node{node("evil", 1, pod), node("a", 9, "192.0.2.2"), node("b", 9, "10.128.9.1")}
+	ciliumNodes := []*cilium.Node{ciliumNode("a", 9, "", "10.128.1.0/24"), ciliumNode("b", 9, "", "10.0.2.0/24")}
+	for pool, want := range map[string]map[string]string{
+		"10.128.0.0/14": {"evil": "kubernetes | 10.128.1.7: lies in a range of pods of node a", "b": "custom-resource | InternalIP=10.128.9.1 | 10.0.2.0/24"},
+		"10.192.0.0/14": {"evil": "kubernetes | InternalIP=10.128.1.7", "b": "custom-resource | InternalIP=10.128.9.1 | 10.0.2.0/24"},
+		"0.0.0.0/0":     {"evil": "kubernetes | InternalIP=10.128.1.7", "b": "custom-resource | InternalIP=10.128.9.1 | 10.0.2.0/24"},
+	} {
+		got := map[string]string{}
+		for _, row := range resolve(self, rules{had: &trustedRanges{}, pools: podpools.Pools{netip.MustParsePrefix(pool)}}, objects, ciliumNodes) {
+			got[row.Name] = formatRow(row)
+		}
+		if want["a"] = "custom-resource | InternalIP=192.0.2.2 | 10.128.1.0/24"; got["a"] != want["a"] || got["b"] != want["b"] || got["evil"] != want["evil"] {
+			t.Errorf("pool %s: got %v\nwant %v", pool, got, want)
+		}
 	}
 }
 
@@ -169,7 +192,7 @@ func TestResolve_NodesDecideAboutRanges(t *testing.T) {
 	}
 	for decide, want := range want {
 		got := map[string]string{}
-		for _, row := range resolve(self, decide, &trustedRanges{}, objects, ciliumNodes) {
+		for _, row := range resolve(self, rules{nodesDecide: decide, had: &trustedRanges{}}, objects, ciliumNodes) {
 			got[row.Name] = formatRow(row)
 		}
 		if got["a"] != want || got["b"] != "custom-resource | InternalIP=192.0.2.3 | 10.0.2.0/24" {
@@ -205,7 +228,7 @@ func TestResolve_PreviousRanges(t *testing.T) {
 		"never in its Node": {true, &trustedRanges{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24")},
 			"custom-resource | InternalIP=192.0.2.2 | 10.0.2.0/24 | 10.0.1.1: lies in no pod range of its node"},
 	} {
-		for _, row := range resolve(self, test.decide, test.had, test.nodes, test.cilium) {
+		for _, row := range resolve(self, rules{nodesDecide: test.decide, had: test.had}, test.nodes, test.cilium) {
 			if got := formatRow(row); row.Name == "a" && got != test.want {
 				t.Errorf("%s:\n got %s\nwant %s", name, got, test.want)
 			}
@@ -239,7 +262,7 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 				Addresses: []cilium.NodeAddress{{Type: nodes.CiliumInternalIP, IP: fmt.Sprintf("10.0.%d.1", 1+i)}}, HealthIPv6: fmt.Sprintf("fd00:%d::2", 1+i)})
 		}
 		want := map[string]*nodes.Node{}
-		for _, row := range resolve(self, inNode, &trustedRanges{}, objects, ciliumNodes) {
+		for _, row := range resolve(self, rules{nodesDecide: inNode, had: &trustedRanges{}}, objects, ciliumNodes) {
 			want[row.Name] = row
 		}
 		evil := &cilium.Node{Name: "evil", UID: "evil", Created: random.Int64N(3), PodCIDRs: some(ranges),
@@ -250,7 +273,7 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 		if health := some(claims); len(health) > 0 {
 			evil.HealthIPv4 = health[0]
 		}
-		for _, row := range resolve(self, inNode, &trustedRanges{}, append(objects, node("evil", random.Int64N(3), "192.0.2.4")), append(ciliumNodes, evil)) {
+		for _, row := range resolve(self, rules{nodesDecide: inNode, had: &trustedRanges{}}, append(objects, node("evil", random.Int64N(3), "192.0.2.4")), append(ciliumNodes, evil)) {
 			if row.Name == "evil" {
 				rejected += len(row.Refused)
 				continue
@@ -274,10 +297,10 @@ func TestResolve_IndependentOfOrder(t *testing.T) {
 	t.Parallel()
 	k8sNodes := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.2", "10.0.1.0/25"), node("c", 0, "10.0.1.3")}
 	ciliumNodes := []*cilium.Node{ciliumNode("a", 1, "192.0.2.4", "10.9.0.0/16"), ciliumNode("d", 1, "192.0.2.4", "10.9.0.0/16")}
-	want := resolve(self, false, &trustedRanges{}, k8sNodes, ciliumNodes)
+	want := resolve(self, rules{had: &trustedRanges{}}, k8sNodes, ciliumNodes)
 	slices.Reverse(k8sNodes)
 	slices.Reverse(ciliumNodes)
-	if got := resolve(self, false, &trustedRanges{}, k8sNodes, ciliumNodes); !slices.EqualFunc(got, want, (*nodes.Node).Equal) {
+	if got := resolve(self, rules{had: &trustedRanges{}}, k8sNodes, ciliumNodes); !slices.EqualFunc(got, want, (*nodes.Node).Equal) {
 		t.Errorf("in another order %v, want %v", got, want)
 	}
 }
@@ -285,7 +308,7 @@ func TestResolve_IndependentOfOrder(t *testing.T) {
 // Readers that must not trust agents use only the ranges of Nodes.
 func TestResolve_CountsTheRangesOfTheNode(t *testing.T) {
 	t.Parallel()
-	rows := resolve(self, true, &trustedRanges{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24")},
+	rows := resolve(self, rules{nodesDecide: true, had: &trustedRanges{}}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24")},
 		[]*cilium.Node{ciliumNode("a", 1, "192.0.2.2", "10.0.1.0/24", "fd00:1::/64"), ciliumNode("b", 1, "192.0.2.3", "10.0.2.0/24")})
 	want := map[string][2]int{"self": {1, 0}, "a": {2, 1}, "b": {1, 0}}
 	for _, row := range rows {
@@ -305,7 +328,7 @@ func TestResolve_EncryptionKey_ComesFromTheCiliumNode(t *testing.T) {
 		objects = append(objects, n)
 	}
 	got := map[string]uint8{}
-	for _, row := range resolve(self, false, &trustedRanges{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("d", 1, "192.0.2.3")}, objects) {
+	for _, row := range resolve(self, rules{had: &trustedRanges{}}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("d", 1, "192.0.2.3")}, objects) {
 		got[row.Name] = row.EncryptionKey
 	}
 	if want := map[string]uint8{"self": 1, "a": 3, "b": 255, "c": 0, "d": 0}; !maps.Equal(got, want) {
@@ -319,7 +342,7 @@ func TestResolve_ManyClaimsAreBounded(t *testing.T) {
 	for i := range 10_000 {
 		greedy.PodCIDRs = append(greedy.PodCIDRs, fmt.Sprintf("10.%d.%d.0/24", 100+i/256, i%256))
 	}
-	for _, row := range resolve(self, false, &trustedRanges{}, nil, []*cilium.Node{greedy}) {
+	for _, row := range resolve(self, rules{had: &trustedRanges{}}, nil, []*cilium.Node{greedy}) {
 		if row.Name == "greedy" && (len(row.CIDRs) != maxClaims || len(row.Refused) != 1) {
 			t.Errorf("%d ranges, refused %v", len(row.CIDRs), row.Refused)
 		}
@@ -335,6 +358,6 @@ func BenchmarkResolve5000(b *testing.B) {
 		ciliumNodes = append(ciliumNodes, ciliumNode(name, int64(i), addr, cidr))
 	}
 	for b.Loop() {
-		resolve(self, false, &trustedRanges{}, nodes, ciliumNodes)
+		resolve(self, rules{had: &trustedRanges{}}, nodes, ciliumNodes)
 	}
 }

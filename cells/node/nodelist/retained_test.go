@@ -51,7 +51,7 @@ func TestResolve_RetainedClaims(t *testing.T) {
 			"custom-resource | InternalIP=192.0.2.2 | 10.0.1.0/24"},
 	} {
 		got := ""
-		for _, row := range resolve(self, true, test.had, test.nodes, test.cilium, saw.retained["a"]) {
+		for _, row := range resolve(self, rules{nodesDecide: true, had: test.had}, test.nodes, test.cilium, saw.retained["a"]) {
 			if row.Name == "a" {
 				got = formatRow(row)
 			}

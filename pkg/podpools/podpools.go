@@ -1,15 +1,23 @@
-package overlay
+// Package podpools holds the CIDRs from which the cluster role allocates the pod CIDRs of nodes with --ipam=cluster-pool, as an agent reads them.
+package podpools
 
 import (
 	"fmt"
 	"net/netip"
 	"slices"
 
+	"github.com/cilium/hive/cell"
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/agentconfig"
 	"github.com/waggle-net/waggle/pkg/cidrpool"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+)
+
+// Cell provides [Pools] to every cell.
+var Cell = cell.Module("pod-pools", "CIDRs of the cluster pool",
+	cell.Config(DefaultConfig),
+	cell.Provide(New),
 )
 
 // Config configures the CIDRs from which pods of all nodes have their addresses. The cluster role, which allocates them, has the same flags.
@@ -28,13 +36,14 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"default: "+cidrpool.DefaultIPv6+". If set, they must contain only pods")
 }
 
-// pools has the configured CIDRs of the enabled families; none with another IPAM mode. The default IPv4 pool is never included: ConfigMaps of Cilium name it, and
+// Pools has the configured CIDRs of the enabled families; none with another IPAM mode. The default IPv4 pool is never included: ConfigMaps of Cilium name it, and
 // machines of many networks have addresses in it.
-type pools []netip.Prefix
+type Pools []netip.Prefix
 
 var defaultIPv4 = netip.MustParsePrefix(cidrpool.DefaultIPv4)
 
-func newPools(c Config, a agentconfig.Agent) (p pools, err error) {
+// New checks the flags.
+func New(c Config, a agentconfig.Agent) (p Pools, err error) {
 	if a.IPAM != agentconfig.IPAMClusterPool {
 		return nil, nil
 	}
@@ -60,9 +69,16 @@ func newPools(c Config, a agentconfig.Agent) (p pools, err error) {
 	return p, nil
 }
 
-// split returns the CIDRs that only pods have, and the others: a CIDR with the address of this node also contains other machines, and a CIDR with the address of
+// Contains reports whether a prefix lies in one of the CIDRs that contain no primary address of this node.
+func (p Pools) Contains(inner netip.Prefix, self *localnode.LocalNode) bool {
+	return slices.ContainsFunc(p, func(cidr netip.Prefix) bool {
+		return cidr.Bits() <= inner.Bits() && cidr.Contains(inner.Addr()) && !cidr.Contains(self.IPv4.NodeIP) && !cidr.Contains(self.IPv6.NodeIP)
+	})
+}
+
+// Split returns the CIDRs that only pods have, and the others: a CIDR with the address of this node also contains other machines, and a CIDR with the address of
 // a Service also contains other Services. A CIDR is in neither list until the node's address is known, or the row is final without one.
-func (p pools) split(self *localnode.LocalNode, final bool, services []netip.Addr) (ofPods, others []netip.Prefix) {
+func (p Pools) Split(self *localnode.LocalNode, final bool, services []netip.Addr) (ofPods, others []netip.Prefix) {
 	for _, cidr := range p {
 		addr := self.IPv4.NodeIP
 		if cidr.Addr().Is6() {
