@@ -15,6 +15,7 @@ type Pod struct {
 	Command   []string // nil sleeps
 	HostNet   bool
 	Ports     map[string]int // named container ports of TCP
+	CPU       string         // requested CPU; "" means cpuRequest
 
 	Privileged bool
 	HostPaths  map[string]string // folder of the node, mounted at the same path -> mount propagation, "" for none
@@ -39,7 +40,7 @@ func (c *Cluster) CreatePod(ctx context.Context, p Pod) error {
 	spec := map[string]any{
 		"terminationGracePeriodSeconds": 0, "hostNetwork": p.HostNet, "automountServiceAccountToken": false, "enableServiceLinks": false,
 		"containers": []map[string]any{{"name": "main", "image": orElse(p.Image, ClientImage), "imagePullPolicy": "Never", "command": command, "ports": ports,
-			"securityContext": map[string]any{"privileged": p.Privileged}, "volumeMounts": mounts, "resources": map[string]any{"requests": map[string]string{"cpu": cpuRequest}},
+			"securityContext": map[string]any{"privileged": p.Privileged}, "volumeMounts": mounts, "resources": map[string]any{"requests": map[string]string{"cpu": orElse(p.CPU, cpuRequest)}},
 			"env": []map[string]any{{"name": "NODE", "valueFrom": map[string]any{"fieldRef": map[string]string{"fieldPath": "spec.nodeName"}}}}}},
 		"volumes": volumes,
 	}

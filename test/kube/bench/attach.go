@@ -89,7 +89,7 @@ type pod struct {
 // newPod creates the object of a pod, waits until the pod is bound to the node, and calls ADD. Pods with the same app share an identity.
 func (m *measurement) newPod(ctx context.Context, name, app string) (*pod, error) {
 	p := &pod{m: m, name: name}
-	if err := m.cluster.CreatePod(ctx, kube.Pod{Name: name, Node: m.node.Name, Labels: map[string]string{"app": app}}); err != nil {
+	if err := m.cluster.CreatePod(ctx, kube.Pod{Name: name, Node: m.node.Name, Labels: map[string]string{"app": app}, CPU: cpuRequest}); err != nil {
 		return nil, err
 	}
 	err := m.cluster.WaitFor(ctx, name+" to be known to the agent", func() error {

@@ -39,6 +39,9 @@ func main() {
 	}))
 }
 
+// cpuRequest of a pod on the node. The default of [kube.Pod] would fill two CPUs with 200 pods, and no other pod could be scheduled.
+const cpuRequest = "1m"
+
 // namespace is the namespace of the pods on the node.
 const namespace = "default"
 
@@ -117,7 +120,7 @@ func (s sizes) startPods(ctx context.Context, c *kube.Cluster) error {
 	for i := range s.pods {
 		all.Go(func() error {
 			name := fmt.Sprintf("bench-%03d", i)
-			return c.RunPod(ctx, kube.Pod{Name: name, Labels: map[string]string{"app": name}})
+			return c.RunPod(ctx, kube.Pod{Name: name, Labels: map[string]string{"app": name}, CPU: cpuRequest})
 		})
 	}
 	err := all.Wait()
