@@ -251,7 +251,7 @@ func TestHeapPacer_SetsGrowthAfterCollection(t *testing.T) {
 		b.grows(heapGrowth, math.MaxInt64)
 		b.pass(1)
 		b.collect()
-		b.grows(25, math.MaxInt64)
+		b.grows(leastGrowth, math.MaxInt64)
 		b.pass(60)
 		b.collect()
 		b.grows(heapGrowth, math.MaxInt64)
@@ -362,7 +362,7 @@ func TestBoundHeap_IsSetAfterEachCollection(t *testing.T) {
 
 func TestGrowth(t *testing.T) {
 	t.Parallel()
-	for live, want := range map[uint64]int{0: 75, 1 << 20: 75, 42 << 20: 75, 64 << 20: 50, 128 << 20: 25, 200 << 20: 16, 1 << 30: 15, 1 << 40: 15} {
+	for live, want := range map[uint64]int{0: 75, 1 << 20: 75, 42 << 20: 75, 64 << 20: 50, 80 << 20: 40, 128 << 20: 30, 200 << 20: 30, 1 << 30: 30, 1 << 40: 30} {
 		if got := growth(live, time.Second); got != want {
 			t.Errorf("%d bytes: it grows by %d %%, want %d %%", live, got, want)
 		}
