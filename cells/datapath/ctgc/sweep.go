@@ -27,8 +27,12 @@ func newScanLimit(longest time.Duration) *throttle.Limit {
 	return &throttle.Limit{Ratio: scanRatio, Burst: scanBurst, Max: longest, Measure: throttle.CPUTime}
 }
 
-// lateSweeps are the delays of the sweeps after the immediate one: until the maps of services have followed the tables, programs translate to removed backends.
-var lateSweeps = []time.Duration{200 * time.Millisecond, 2 * time.Second}
+// sweepRest is the minimum pause after a sweep: where backends change all the time, there are five sweeps in a second.
+const sweepRest = 200 * time.Millisecond
+
+// lateSweeps are the delays of the sweeps after the immediate one, in addition to sweepRest: until the maps of services have followed the tables, programs
+// translate to removed backends.
+var lateSweeps = []time.Duration{0, 2 * time.Second}
 
 // sweep scans the translated flows whenever services or backends have changed, or a pod or node has ended that was a backend, so that clients get other backends with their next packet. It evaluates no other
 // property of flows, because it runs often.
@@ -41,6 +45,7 @@ func (a *access) sweep(ctx context.Context, health cell.Health) error {
 	}()
 	var late []time.Duration
 	sweeps := newScanLimit(longestSweepRest)
+	sweeps.Min = sweepRest
 	for {
 		txn := a.db.ReadTxn()
 		_, frontends := a.served.tables.Frontends.AllWatch(txn)

@@ -29,6 +29,8 @@ const (
 	// was removed gets no replies. Only CPU time counts, because on a busy machine a pass may take seconds.
 	passRatio    = 50
 	longestPause = 10 * time.Second
+	// leastPause is the minimum pause: where backends change all the time, there are at most five passes in a second.
+	leastPause = 200 * time.Millisecond
 
 	minRetry = 100 * time.Millisecond
 	maxRetry = time.Minute
@@ -82,7 +84,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	defer list.Close()
 	due := late               // delays of the next passes without a change
 	retry := time.Duration(0) // delay of the pass after a failed one; 0 after a success
-	pace := throttle.Limit{Ratio: passRatio, Max: longestPause, Measure: throttle.CPUTime}
+	pace := throttle.Limit{Ratio: passRatio, Min: leastPause, Max: longestPause, Measure: throttle.CPUTime}
 	return loop.Run(ctx, t.DB, loop.Options{}, func(r *loop.Round) error {
 		r.Watch(t.Serving.Frontends, t.Serving.Backends)
 		r.Changed.Add(t.remaining.Begin())
