@@ -251,7 +251,10 @@ func TestHeapPacer_SetsGrowthAfterCollection(t *testing.T) {
 		b.grows(heapGrowth, math.MaxInt64)
 		b.pass(1)
 		b.collect()
-		b.grows(leastGrowth, math.MaxInt64)
+		b.grows(25, math.MaxInt64) // the live heap has grown from nothing
+		b.pass(1)
+		b.collect()
+		b.grows(steadyGrowth, math.MaxInt64)
 		b.pass(60)
 		b.collect()
 		b.grows(heapGrowth, math.MaxInt64)
@@ -362,11 +365,14 @@ func TestBoundHeap_IsSetAfterEachCollection(t *testing.T) {
 
 func TestGrowth(t *testing.T) {
 	t.Parallel()
-	for live, want := range map[uint64]int{0: 75, 1 << 20: 75, 42 << 20: 75, 64 << 20: 50, 80 << 20: 40, 128 << 20: 30, 200 << 20: 30, 1 << 30: 30, 1 << 40: 30} {
-		if got := growth(live, time.Second); got != want {
+	for live, want := range map[uint64]int{0: 75, 1 << 20: 75, 42 << 20: 75, 64 << 20: 50, 128 << 20: 25, 200 << 20: 16, 1 << 30: 15, 1 << 40: 15} {
+		if got := growth(live, live*9/10, time.Second); got != want {
 			t.Errorf("%d bytes: it grows by %d %%, want %d %%", live, got, want)
 		}
-		if got := growth(live, time.Minute); got != heapGrowth {
+		if got := growth(live, live*99/100, time.Second); got != max(want, steadyGrowth) {
+			t.Errorf("%d bytes that do not become more: it grows by %d %%, want %d %%", live, got, max(want, steadyGrowth))
+		}
+		if got := growth(live, live, time.Minute); got != heapGrowth {
 			t.Errorf("%d bytes at rest: it grows by %d %%, want %d %%", live, got, heapGrowth)
 		}
 	}
