@@ -49,6 +49,11 @@ type controller struct {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return loop.Run(ctx, c.DB, loop.Options{}, func(r *loop.Round) error {
 		packets := c.packets(r.Txn)
+		if len(packets) == 0 { // the table is incomplete until then
+			r.Watch(c.Devices, c.LocalNode)
+			health.OK("no device leads out of the node, or the pod CIDR is unknown")
+			return nil
+		}
 
 		chains, read, err := c.Kernel.Dropping(packets)
 		if err != nil {
@@ -62,7 +67,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if err := c.write(chains, invalid); err != nil {
 			return err
 		}
-		report(health, packets, chains, invalid)
+		report(health, chains, invalid)
 
 		r.Within(min(max(c.Drift.Interval, time.Duration(read+more)*pause), longest))
 		return nil
@@ -124,15 +129,13 @@ func (c *controller) write(chains, invalid []nftforward.Chain) error {
 	return nil
 }
 
-func report(health cell.Health, packets []nftforward.Packet, chains, invalid []nftforward.Chain) {
+func report(health cell.Health, chains, invalid []nftforward.Chain) {
 	switch {
 	case len(chains) > 0:
 		health.Degraded("a firewall of this node drops packets of pods to other hosts", fmt.Errorf("%s: accept packets there from devices %s* and to %s",
 			names(chains), podlink.Prefix, podlink.HostDevice))
 	case len(invalid) > 0:
 		health.OK("--routing-mode=hybrid uses the tunnel to and from this node, because its firewall drops packets that connection tracking classifies as invalid: " + names(invalid))
-	case len(packets) == 0:
-		health.OK("no device leads out of the node, or the pod CIDR is unknown")
 	default:
 		health.OK("nftables rules for forwarded packets do not drop packets of pods by their device or address")
 	}

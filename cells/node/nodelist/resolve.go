@@ -39,8 +39,8 @@ type candidate struct {
 // which agents write. A node whose Node has ranges of a family has no other ranges of that family, except former ones that this agent has seen.
 //
 // Otherwise (--ipam=cluster-pool) it is: the local node's own state; ranges of CiliumNodes in configured pools without the address of this node, as the
-// cluster role allocates them; the main addresses of Nodes, one of each family; other ranges of CiliumNodes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write its Node's ranges while it has none; other
-// addresses of Nodes; addresses of CiliumNodes.
+// cluster role allocates them; the main addresses of Nodes, one of each family; other ranges of CiliumNodes, and former ranges; ranges of Nodes without a
+// CiliumNode, as in manifests: a kubelet may write its Node's ranges while it has none; other addresses of Nodes; addresses of CiliumNodes.
 //
 // Retained claims have the lowest precedence, except that a node has its retained ranges when it claims addresses in them.
 func resolve(self *localnode.LocalNode, by rules, k8sNodes []*k8s.Node, ciliumNodes []*cilium.Node, former ...*retained) []*nodes.Node {
