@@ -212,7 +212,7 @@ func TestPrivilegedHybrid_NodesChangeFromTheTunnel(t *testing.T) {
 		waitReady(t, n.Node)
 	}
 	becomesHybrid(one)
-	shows(t, one.Node, "node get node-2", "packets of pods to node node-2 are lost past the tunnel")
+	shows(t, one.Node, "node get node-2", "node node-2 publishes that it receives packets only through its tunnel")
 	modesOf(t, one.Node, map[string]nodepaths.Mode{"node-2": nodepaths.Tunnel})
 	becomesHybrid(two)
 	bothDirect(t, all)
