@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/firewallchains"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -102,27 +103,20 @@ func (c *controller) packets(txn statedb.ReadTxn) (packets []nftforward.Packet) 
 	return packets
 }
 
-// write replaces the rows of the table, if they differ.
+// write replaces the rows of the table.
 func (c *controller) write(chains, invalid []nftforward.Chain) error {
-	var rows []firewallchains.Chain
+	want := map[string]firewallchains.Chain{}
 	for _, chain := range chains {
-		rows = append(rows, firewallchains.Chain{Name: chain.String(), Drops: firewallchains.All})
+		want[chain.String()] = firewallchains.Chain{Name: chain.String(), Drops: firewallchains.All}
 	}
 	for _, chain := range invalid {
-		rows = append(rows, firewallchains.Chain{Name: chain.String(), Drops: firewallchains.Invalid})
+		want[chain.String()] = firewallchains.Chain{Name: chain.String(), Drops: firewallchains.Invalid}
 	}
+	name := func(row firewallchains.Chain) string { return row.Name }
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	if complete, _ := c.Table.Initialized(txn); complete && slices.Equal(statedb.Collect(c.Table.All(txn)), rows) {
-		return nil
-	}
-	if err := c.Table.DeleteAll(txn); err != nil {
+	if err := rows.Replace(txn, c.Table, c.Table.All(txn), want, name, rows.Identical); err != nil {
 		return err
-	}
-	for _, row := range rows {
-		if _, _, err := c.Table.Insert(txn, row); err != nil {
-			return err
-		}
 	}
 	c.initialized(txn)
 	txn.Commit()
