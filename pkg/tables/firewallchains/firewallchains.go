@@ -14,7 +14,7 @@ type Drops string
 // Kinds of packets.
 const (
 	All     Drops = "all"     // also the first packet of a connection
-	Invalid Drops = "invalid" // those that connection tracking classifies as invalid
+	Invalid Drops = "invalid" // only packets in the conntrack state INVALID
 )
 
 // Chain is one row. It is never changed in place.
