@@ -4,6 +4,7 @@
 package indexes
 
 import (
+	"crypto/sha256"
 	"net/netip"
 
 	"github.com/cilium/statedb"
@@ -50,6 +51,16 @@ type Kind[K any] struct {
 // String is the kind of strings, ordered by their bytes.
 func String[K ~string]() Kind[K] {
 	return Kind[K]{func(text K) index.Key { return index.String(string(text)) }, index.FromString}
+}
+
+// Digest is the kind of long strings of which only equality matters: the key is half of the SHA-256 digest, so rows have no useful order, and prefixes of a
+// string find nothing. A tree of keys of hundreds of bytes needs several times the memory.
+func Digest() Kind[string] {
+	digest := func(text string) index.Key {
+		sum := sha256.Sum256([]byte(text))
+		return sum[:sha256.Size/2]
+	}
+	return Kind[string]{digest, func(text string) (index.Key, error) { return digest(text), nil }}
 }
 
 // Bool is the kind of truth values, false before true.

@@ -231,3 +231,41 @@ func TestIndexes_OfATable(t *testing.T) {
 		}
 	}
 }
+
+// named is a row of a table.
+type named struct {
+	Name string
+	ID   uint32
+}
+
+func (*named) TableHeader() []string { return []string{"Name"} }
+func (n *named) TableRow() []string  { return []string{n.Name} }
+
+func TestDigest(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	byName := indexes.Shared("name", indexes.Digest, func(r *named) string { return r.Name })
+	table, err := statedb.NewTable(db, "rows", indexes.Unique("id", indexes.Uint32, func(r *named) uint32 { return r.ID }), byName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	txn := db.WriteTxn(table)
+	for i, name := range []string{"a", "", "ab", "a"} {
+		if _, _, err := table.Insert(txn, &named{Name: name, ID: uint32(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	txn.Commit()
+	for name, want := range map[string][]uint32{"a": {0, 3}, "ab": {2}, "": {1}, "b": nil} {
+		var got []uint32
+		for r := range table.List(db.ReadTxn(), byName.Query(name)) {
+			got = append(got, r.ID)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: rows %v, want %v", name, got, want)
+		}
+	}
+	if key, err := byName.FromString("ab"); err != nil || !key.Equal(byName.FromKey("ab")) {
+		t.Errorf("a typed key is %v, %v", key, err)
+	}
+}

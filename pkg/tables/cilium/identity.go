@@ -50,7 +50,7 @@ var identityIndex = indexes.Unique("name", indexes.String, (*Identity).Key)
 // IdentityByName finds a row by its number in decimal.
 var IdentityByName = identityIndex.Query
 
-var identityLabelsIndex = indexes.Shared("labels", indexes.String, func(o *Identity) string { return LabelsKey(o.Labels) })
+var identityLabelsIndex = indexes.Shared("labels", indexes.Digest, func(o *Identity) string { return LabelsKey(o.Labels) })
 
 // IdentityByLabels finds the identities of a set of labels by its [LabelsKey]. Temporarily there may be two, if two nodes create one at the same time;
 // the lowest number is the preferred one.

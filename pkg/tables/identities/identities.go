@@ -13,7 +13,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/indexes"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/printable"
-	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
 // Source is the allocator of the number of a set of labels.
@@ -52,14 +51,13 @@ func text(labels map[string]string) string {
 }
 
 var idIndex = indexes.Unique("id", indexes.Uint32, func(i *Identity) uint32 { return i.ID })
-var labelsIndex = indexes.Shared("labels", indexes.String, func(i *Identity) string { return cilium.LabelsKey(i.Labels) })
 
 // ByID finds an identity.
 var ByID = idIndex.Query
 
 // NewTable makes the table "identities".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Identity], error) {
-	return statedb.NewTable(db, "identities", idIndex, labelsIndex)
+	return statedb.NewTable(db, "identities", idIndex)
 }
 
 // EndpointIdentity is the identity of one endpoint.
