@@ -12,6 +12,7 @@
 #include "lib/flow.h"
 #include "lib/ipcache.h"
 #include "lib/l4.h"
+#include "lib/mark.h"
 #include "lib/masquerade_maps.h"
 #include "lib/nat.h"
 #include "lib/nat_error.h"
@@ -208,8 +209,12 @@ SEC("tc")
 int netdev_egress(struct __sk_buff *skb)
 {
 	struct observation obs = { .direction = DIRECTION_EGRESS };
-	verdict v = evaluate(skb, &obs);
+	verdict v = PASS;
 
+	if (skb->tc_index == MARK_UNTRANSLATED)
+		skb->tc_index = 0;
+	else
+		v = evaluate(skb, &obs);
 	return finish(skb, v, &obs, TC_ACT_UNSPEC); /* other programs on the device come after us */
 }
 

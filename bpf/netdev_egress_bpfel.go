@@ -48,6 +48,7 @@ const (
 	netdevEgressMapCtNew6            = "ct_new6"
 	netdevEgressMapCtRates           = "ct_rates"
 	netdevEgressMapCtSignals         = "ct_signals"
+	netdevEgressMapDatapath          = "datapath"
 	netdevEgressMapDropTokens        = "drop_tokens"
 	netdevEgressMapEndpointFacts     = "endpoint_facts"
 	netdevEgressMapEpochShards       = "epoch_shards"
@@ -173,6 +174,7 @@ type netdevEgressMapSpecs struct {
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
 	CtRates         *ebpf.MapSpec `ebpf:"ct_rates"`
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
+	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	EpochShards     *ebpf.MapSpec `ebpf:"epoch_shards"`
@@ -274,6 +276,7 @@ type netdevEgressMaps struct {
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
 	CtRates         *ebpf.Map `ebpf:"ct_rates"`
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
+	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
 	EpochShards     *ebpf.Map `ebpf:"epoch_shards"`
@@ -330,6 +333,7 @@ func (m *netdevEgressMaps) Close() error {
 		m.CtNew6,
 		m.CtRates,
 		m.CtSignals,
+		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
 		m.EpochShards,

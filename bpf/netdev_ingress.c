@@ -168,18 +168,16 @@ static __always_inline int is_served(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
 }
 
-/* tunnelled evaluates a packet to the tunnel port of this node: only other nodes may send there. CONTINUE for other packets. */
-__attribute__((noinline)) int tunnelled(const struct flow *flow)
+/* is_from_stranger reports whether a packet to the tunnel port of this node is not from another node: only nodes may send there. */
+__attribute__((noinline)) int is_from_stranger(const struct flow *flow)
 {
 	struct addr_key from;
 	__u32 node;
 
 	if (!flow)
-		return DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
-	if (!overlay_has_outer(flow) || !is_node_or_pod(&flow->to))
-		return CONTINUE;
+		return 1;
 	from = flow->from;
-	return node_of_underlay(&from, &node) && node != NODE_THIS ? PASS : DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
+	return !node_of_underlay(&from, &node) || node == NODE_THIS;
 }
 
 /* translate changes a packet of a translated flow, or one for a service. PASS when the stack, or a pod's program, handles it. */
@@ -201,24 +199,24 @@ __attribute__((noinline)) int translate(struct __sk_buff *skb, struct flow *flow
 
 static __always_inline verdict evaluate(struct __sk_buff *skb)
 {
-	struct flow *flow = flow_work(DIRECTION_INGRESS);
 	__u32 ifindex = skb->ifindex;
+	struct flow *flow;
 	verdict v;
 
-	if (!flow)
-		return DROP(FILE_NETDEV_INGRESS, REASON_INTERNAL);
-	flow->self = NETDEV_RECEIVES;
-	if (skb->pkt_type == PACKET_OTHERHOST || !bpf_map_lookup_elem(&netdevs, &ifindex))
-		return PASS; /* the stack drops frames that a switch flooded to all of its ports, or a bridge forwards them */
 	/* Services look up only new flows, and no translation changes the addresses of a flow between pods, so an established one needs neither. */
 	if (direct_possible() && (v = direct_receive(skb, 1)) != PASS)
 		return v;
+	if (encap_modes && (v = decapsulate(skb)) != PASS)
+		return v;
+	if (skb->pkt_type == PACKET_OTHERHOST || !bpf_map_lookup_elem(&netdevs, &ifindex))
+		return PASS; /* the stack drops frames that a switch flooded to all of its ports, or a bridge forwards them */
+	if (!(flow = flow_work(DIRECTION_INGRESS)))
+		return DROP(FILE_NETDEV_INGRESS, REASON_INTERNAL);
+	flow->self = NETDEV_RECEIVES;
 	if ((v = netdev_read(skb, flow)) != CONTINUE)
 		return PASS; /* also a later fragment of a datagram whose first fragment was not seen on this node */
-	if ((v = tunnelled(flow)) == PASS)
-		return decapsulate(skb, flow);
-	if (v != CONTINUE)
-		return v;
+	if (overlay_has_outer(flow) && is_node_or_pod(&flow->to))
+		return is_from_stranger(flow) ? DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE) : PASS;
 	v = translate(skb, flow);
 	return v == PASS && direct_possible() ? direct_receive(skb, 0) : v;
 }

@@ -63,6 +63,8 @@ const (
 	netdevIngressMapNodeAddrs          = "node_addrs"
 	netdevIngressMapNodes              = "nodes"
 	netdevIngressMapOverlay            = "overlay"
+	netdevIngressMapPathCache          = "path_cache"
+	netdevIngressMapPathWorks          = "path_works"
 	netdevIngressMapPolicy             = "policy"
 	netdevIngressMapPolicyRanges       = "policy_ranges"
 	netdevIngressMapRejectRates        = "reject_rates"
@@ -196,6 +198,8 @@ type netdevIngressMapSpecs struct {
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
+	PathCache       *ebpf.MapSpec `ebpf:"path_cache"`
+	PathWorks       *ebpf.MapSpec `ebpf:"path_works"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.MapSpec `ebpf:"reject_rates"`
@@ -305,6 +309,8 @@ type netdevIngressMaps struct {
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
+	PathCache       *ebpf.Map `ebpf:"path_cache"`
+	PathWorks       *ebpf.Map `ebpf:"path_works"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.Map `ebpf:"reject_rates"`
@@ -365,6 +371,8 @@ func (m *netdevIngressMaps) Close() error {
 		m.NodeAddrs,
 		m.Nodes,
 		m.Overlay,
+		m.PathCache,
+		m.PathWorks,
 		m.Policy,
 		m.PolicyRanges,
 		m.RejectRates,

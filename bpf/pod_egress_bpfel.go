@@ -449,6 +449,73 @@ type podEgressOverlay struct {
 	Ipv6    [16]uint8
 }
 
+type podEgressPath struct {
+	_   structs.HostLayout
+	Key struct {
+		_        structs.HostLayout
+		From     podEgressAddrKey
+		To       podEgressAddrKey
+		Ports    [2]uint16
+		Input    uint32
+		Outer    [2]uint32
+		Vni      uint32
+		Protocol uint8
+		Tos      uint8
+		Use      uint8
+		Pad      uint8
+	}
+	Jiffies      uint32
+	Fits         uint32
+	Endpoint     uint32
+	Revision     uint32
+	Identity     uint32
+	Output       uint32
+	Untranslated uint32
+	Hop          struct {
+		_        structs.HostLayout
+		NhFamily uint32
+		Ipv4Nh   uint32
+		_        [12]byte
+	}
+	Tunnelled uint32
+	Completer uint32
+	Sum       uint32
+	Pad       [4]uint8
+	Outer     [7]uint64
+}
+
+type podEgressPathWork struct {
+	_   structs.HostLayout
+	Key struct {
+		_        structs.HostLayout
+		From     podEgressAddrKey
+		To       podEgressAddrKey
+		Ports    [2]uint16
+		Input    uint32
+		Outer    [2]uint32
+		Vni      uint32
+		Protocol uint8
+		Tos      uint8
+		Use      uint8
+		Pad      uint8
+	}
+	Packet struct {
+		_           structs.HostLayout
+		From        podEgressAddrKey
+		To          podEgressAddrKey
+		Length      uint32
+		Segment     uint32
+		Family      uint8
+		Protocol    uint8
+		Tos         uint8
+		MayFragment uint8
+		Padded      uint8
+		Pad         [3]uint8
+	}
+	Mtu uint32
+	Pad uint32
+}
+
 type podEgressPolicyEntry struct {
 	_    structs.HostLayout
 	Rule uint32
@@ -603,6 +670,8 @@ const (
 	podEgressMapNodeAddrs           = "node_addrs"
 	podEgressMapNodes               = "nodes"
 	podEgressMapOverlay             = "overlay"
+	podEgressMapPathCache           = "path_cache"
+	podEgressMapPathWorks           = "path_works"
 	podEgressMapPodSteps            = "pod_steps"
 	podEgressMapPolicy              = "policy"
 	podEgressMapPolicyRanges        = "policy_ranges"
@@ -751,6 +820,8 @@ type podEgressMapSpecs struct {
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
+	PathCache       *ebpf.MapSpec `ebpf:"path_cache"`
+	PathWorks       *ebpf.MapSpec `ebpf:"path_works"`
 	PodSteps        *ebpf.MapSpec `ebpf:"pod_steps"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
@@ -863,6 +934,8 @@ type podEgressMaps struct {
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
+	PathCache       *ebpf.Map `ebpf:"path_cache"`
+	PathWorks       *ebpf.Map `ebpf:"path_works"`
 	PodSteps        *ebpf.Map `ebpf:"pod_steps"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
@@ -924,6 +997,8 @@ func (m *podEgressMaps) Close() error {
 		m.NodeAddrs,
 		m.Nodes,
 		m.Overlay,
+		m.PathCache,
+		m.PathWorks,
 		m.PodSteps,
 		m.Policy,
 		m.PolicyRanges,

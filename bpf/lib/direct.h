@@ -20,14 +20,6 @@ volatile const __u32 direct_beside_tunnel = 0;
 
 #define DIRECT_TOS_SHIFT 20 /* of the traffic class in the first word of an IPv6 header */
 
-/* A packet between pods of different nodes, and a route for it or for its reply. */
-struct direct {
-	struct whole packet;
-	__u32 ifindex; /* device that the route uses */
-	__u32 mtu;     /* maximum that the path to the node carries, 0 for no limit; when the packet is too long, the length that fits */
-	struct bpf_redir_neigh hop;
-};
-
 /* direct_possible reports whether slots of nodes may say that programs forward packets between pods of different nodes without a tunnel. */
 static __always_inline int direct_possible(void) { return !tunnel_port || direct_beside_tunnel; }
 

@@ -1,83 +1,72 @@
-/* Sending packets of a pod to a pod of another node by routes. Unusual packets are passed to the stack unchanged. */
+/* The look-ups for packets of a pod to a pod of another node that routes connect. Unusual packets are passed to the stack unchanged. */
 #pragma once
 
 #include <linux/bpf.h>
-#include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 #include "direct.h"
 #include "endpoint.h"
-#include "evaluate.h"
-#include "ipv4.h"
-#include "ipv6.h"
+#include "ipcache.h"
 #include "masquerade_maps.h"
+#include "nat.h"
+#include "path_cache.h"
 #include "reasons.h"
-#include "route.h"
-#include "whole.h"
 
 /* direct_leads reports whether the destination is a pod of another node to which routes lead, and sets the MTU of the path. */
-static __always_inline int direct_leads(struct direct *out)
+static __always_inline int direct_leads(struct path_work *work)
 {
-	struct node *node = direct_node(&out->packet.to);
+	struct addr_key to = work->packet.to;
+	struct node *node = direct_node(&to);
 
-	if (!node || bpf_map_lookup_elem(&bpf_endpoints, &out->packet.to))
+	if (!node || bpf_map_lookup_elem(&bpf_endpoints, &to))
 		return 0;
-	out->mtu = node->mtu;
+	work->mtu = node->mtu;
 	return 1;
 }
 
-/* direct_route finds the route of a packet: CONTINUE, STEP_TOO_BIG with out->mtu, or PASS when there is none that programs can use. */
-__attribute__((noinline)) int direct_route(struct __sk_buff *skb, struct direct *out)
+/* direct_is_translated reports whether netdev_egress may change the packets of a flow: it masquerades flows that leave the cluster, and translates the replies of
+ * services. */
+__attribute__((noinline)) int direct_is_translated(const struct path_work *work)
 {
-	struct bpf_fib_lookup fib = {};
-	__be16 ports[2] = {};
-	long found;
+	struct nat_work *nat = nat_work();
+	struct addr_key to;
 
-	if (!out)
-		return PASS;
-	if (out->mtu && out->packet.segment > out->mtu)
-		return STEP_TOO_BIG;
-	direct_fib(skb, &fib, &out->packet, &out->packet.from, &out->packet.to);
-	if (out->packet.protocol == IPPROTO_TCP || out->packet.protocol == IPPROTO_UDP)
-		bpf_skb_load_bytes(skb, whole_at(&out->packet), ports, sizeof(ports));
-	fib.sport = ports[0];
-	fib.dport = ports[1];
-	fib.tot_len = out->packet.segment;
-	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED) {
-		out->mtu = fib.mtu_result;
-		return STEP_TOO_BIG;
-	}
-	if (!direct_found(found))
-		return PASS;
-	out->ifindex = fib.ifindex;
-	out->hop.nh_family = fib.family;
-	__builtin_memcpy(out->hop.ipv6_nh, fib.ipv6_dst, sizeof(out->hop.ipv6_nh));
-	return CONTINUE;
+	if (!work || !nat || !whole_has_ports(&work->packet))
+		return 1;
+	to = work->packet.to;
+	if (ipcache_identity(&to) == world_identity(work->packet.family))
+		return 1;
+	nat_key(nat, &work->packet.from, &work->packet.to, work->key.ports[0], work->key.ports[1], work->packet.protocol, NAT_TO_OUTSIDE);
+	return nat_load(work->packet.family, NAT_OWN);
 }
 
-/* direct_send sends a packet of a pod to a pod of another node. It returns REDIRECTED, PASS when the stack must send the packet, or a drop. If the packet is
- * too long, that is a drop and *mtu is the length that fits. netdev_egress processes the packet like one from the stack, so masquerading is the same. */
-__attribute__((noinline)) int direct_send(struct __sk_buff *skb, const struct endpoint_facts *self, __u32 *mtu)
+/* direct_look_up finds the route of a packet: CONTINUE, STEP_TOO_BIG with work->mtu, or PASS when there is none that programs can use. */
+__attribute__((noinline)) int direct_look_up(struct __sk_buff *skb, struct path_work *work, struct path *path)
 {
-	struct direct out = {};
-	verdict v;
+	struct bpf_fib_lookup fib = {};
+	__u32 ifindex;
+	long found;
 
-	if (!self || !mtu || !direct_forwards() || !whole_read(skb, &out.packet) || out.packet.padded ||
-	    !has_address(self, &out.packet.from) || !direct_leads(&out))
+	if (!work || !path || !direct_forwards() || !direct_leads(work))
 		return PASS;
-	v = direct_route(skb, &out);
-	if (v == STEP_TOO_BIG) {
-		if (!whole_is_rejected(&out.packet, out.mtu))
-			return PASS;
-		*mtu = out.mtu;
-		return DROP_REJECT(FILE_DIRECT_SEND, REASON_TOO_BIG);
+	if (work->mtu && work->packet.segment > work->mtu)
+		return STEP_TOO_BIG;
+	direct_fib(skb, &fib, &work->packet, &work->packet.from, &work->packet.to);
+	fib.sport = work->key.ports[0];
+	fib.dport = work->key.ports[1];
+	fib.tot_len = work->packet.segment;
+	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED) {
+		work->mtu = fib.mtu_result;
+		return STEP_TOO_BIG;
 	}
-	if (v != CONTINUE || !bpf_map_lookup_elem(&netdevs, &out.ifindex))
+	ifindex = fib.ifindex;
+	if (!direct_found(found) || !bpf_map_lookup_elem(&netdevs, &ifindex))
 		return PASS;
-	if ((v = out.packet.family == 6 ? ipv6_hop(skb) : ipv4_hop(skb)) != CONTINUE)
-		return v;
-	skb->priority = 0; /* that of a pod's socket is no business of the node's queues */
-	return bpf_redirect_neigh(out.ifindex, &out.hop, sizeof(out.hop), 0) == REDIRECTED ? REDIRECTED : DROP(FILE_DIRECT_SEND, REASON_WRITE);
+	path->output = fib.ifindex;
+	path->hop.nh_family = fib.family;
+	__builtin_memcpy(path->hop.ipv6_nh, fib.ipv6_dst, sizeof(path->hop.ipv6_nh));
+	path->untranslated = !direct_is_translated(work);
+	return CONTINUE;
 }

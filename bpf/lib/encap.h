@@ -33,10 +33,12 @@ struct encap_headers {
 	__be32 flags; /* of VXLAN */
 	__be32 vni;   /* in the upper 24 bits */
 	struct ethhdr eth;
-} __attribute__((packed));
+} __attribute__((packed, aligned(2)));
 
 #define ENCAP_LENGTH 50
 _Static_assert(sizeof(struct encap_headers) == ENCAP_LENGTH, "the overhead of the tunnel over IPv4");
+
+#define ENCAP_WORDS ((ENCAP_LENGTH + 7) / 8) /* of eight bytes, for the headers */
 
 #define ENCAP_INNER (ETH_HLEN + ENCAP_LENGTH) /* offset of the inner packet in a frame of the link */
 

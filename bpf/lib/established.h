@@ -46,6 +46,7 @@ __attribute__((noinline)) int established_passes(struct __sk_buff *skb, const st
 
 	if (!packet || !self || !flow || !established_ports(skb, packet, &flow->l4))
 		return 0;
+	flow->direction = DIRECTION_INGRESS;
 	flow->from = packet->from;
 	flow->to = packet->to;
 	flow->family = packet->family;

@@ -1,8 +1,14 @@
-/* The packet mark, by which the node recognizes packets that Waggle's programs have evaluated. */
+/* What a program leaves in a packet for the programs after it: the packet mark, by which the node recognizes packets that Waggle's programs have evaluated, and
+ * tc_index. */
 #pragma once
 
 #include <linux/types.h>
 #include "protocol.h"
+
+/* Value of tc_index in a packet that netdev_egress need not look up, because it translates no packets of the flow: one that pod_egress sends past the stack, or
+ * one of the tunnel. A process in a pod can set the field as well, but the kernel resets it for each packet that pod_egress passes to the stack (TC_ACT_OK in
+ * tc_run, net/core/dev.c). */
+#define MARK_UNTRANSLATED 0x5744
 
 #define MARK_MAGIC_IDENTITY 0x0f00
 #define MARK_MASK 0x0f00

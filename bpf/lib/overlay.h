@@ -10,6 +10,7 @@
 #include "endpoint.h"
 #include "flow.h"
 #include "ipcache.h"
+#include "mark.h"
 #include "nodes.h"
 #include "overlay_state.h"
 #include "reasons.h"
@@ -103,6 +104,7 @@ __attribute__((noinline)) int overlay_send(struct __sk_buff *skb, const struct a
 	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), flags))
 		return DROP(FILE_OVERLAY, REASON_WRITE);
 	skb->mark = 0; /* the outer packet is one of the node and follows its ordinary routes */
+	skb->tc_index = MARK_UNTRANSLATED;
 	if (skb->priority == OVERLAY_UNCOMPLETED)
 		skb->priority = 0;
 	return bpf_redirect(now->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_OVERLAY, REASON_WRITE);

@@ -10,7 +10,6 @@
 #include <bpf/bpf_helpers.h>
 #include "arp.h"
 #include "deliver.h"
-#include "direct_send.h"
 #include "drop.h"
 #include "endpoint.h"
 #include "eth.h"
@@ -23,11 +22,11 @@
 #include "nat_rewrite.h"
 #include "nd.h"
 #include "overlay_state.h"
+#include "path_send.h"
 #include "pod_service.h"
 #include "reasons.h"
 #include "reject.h"
 #include "related.h"
-#include "to_node.h"
 #include "track.h"
 #include "whole.h"
 
@@ -283,20 +282,17 @@ __attribute__((noinline)) int pod_untranslate(struct __sk_buff *skb)
 SEC("tc")
 int pod_to_node(struct __sk_buff *skb)
 {
-	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+	const struct endpoint_facts *self;
 	struct observation obs = {};
 	__u32 mtu = 0;
-	verdict v;
+	verdict v = path_send(skb, &mtu);
 
-	if (!self)
-		return TC_ACT_OK;
-	v = direct_send(skb, self, &mtu); /* PASS when the node is not met by routes */
-	if (v == PASS && tunnel_port)
-		v = to_node(skb, self, &mtu);
 	if (v == PASS)
 		return TC_ACT_OK;
 	if (v == REDIRECTED)
 		return TC_ACT_REDIRECT;
+	if (!(self = endpoint_by_link(skb->ifindex)))
+		return TC_ACT_SHOT;
 	observe(&obs, self);
 	drop(skb, v, &obs);
 	if (!drop_is_reject(v) || pod_untranslate(skb) != CONTINUE || !reject(skb, self->id, REJECT_TOO_BIG, mtu) || deliver_reply(skb, self) != REDIRECTED)

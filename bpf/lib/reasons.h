@@ -95,7 +95,7 @@ enum source_file {
 	FILE_OVERLAY_INNER = 230,
 	FILE_TO_NODE = 231,
 	FILE_DECAP = 232,
-	FILE_DIRECT_SEND = 233,
+	FILE_PATH_SEND = 233,
 };
 
 /* The result of a step for a packet: negative is a drop, the others are below. A drop has its reason in bits 0-7, the line in bits 8-21 and the file in bits

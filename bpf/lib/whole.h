@@ -71,6 +71,9 @@ static __always_inline int whole_ipv6(struct __sk_buff *skb, struct whole *out)
 	return 1;
 }
 
+/* whole_has_ports reports whether a packet has ports. */
+static __always_inline int whole_has_ports(const struct whole *packet) { return packet->protocol == IPPROTO_TCP || packet->protocol == IPPROTO_UDP; }
+
 /* whole_at returns the offset of the upper header of a packet. */
 static __always_inline __u32 whole_at(const struct whole *packet)
 {

@@ -63,6 +63,7 @@ func TestPrivilegedPodEgress_LeavesDirectNodesToTheStack(t *testing.T) {
 		for _, mode := range []uint8{bpf.NodeTunnel, bpf.NodeDirect, bpf.NodeTunnel} {
 			key := bpf.NewAddrKey(otherNode[4])
 			s.update(bpf.MapNodes, uint32(otherID), bpf.Node{Mode: mode, Family: key.Family, Underlay: key.Addr, UnderlaySource: bpf.NewAddrKey(nodeIn[4]).Addr})
+			afterTick()
 			_, before := s.throughDevice()
 			s.exchange(t, pod, distant, 100)
 			if _, after := s.throughDevice(); (after > before) != (mode == bpf.NodeDirect) {

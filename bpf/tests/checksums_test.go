@@ -73,6 +73,7 @@ func TestPrivilegedReal_TunnelCompletesChecksums(t *testing.T) {
 			// The path has a smaller MTU than the tunnel, and the sender learns the MTU.
 			slot := bpf.Node{Family: 4, Underlay: bpf.NewAddrKey(otherNode[4]).Addr, UnderlaySource: bpf.NewAddrKey(nodeIn[4]).Addr, Ifindex: ifCompleter, Mtu: 1300}
 			s.update(bpf.MapNodes, uint32(otherID), slot)
+			afterTick()
 			for _, family := range families {
 				data := bytes.Repeat([]byte("waggle dance "), 5_000)
 				if got := stream(t, s.a, s.distant, distantPod[family], data); !bytes.Equal(got, data) {

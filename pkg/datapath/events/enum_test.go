@@ -82,7 +82,7 @@ func TestFile_EqualsC(t *testing.T) {
 		"FILE_L4": events.FileL4, "FILE_RELATED": events.FileRelated, "FILE_TRACK": events.FileTrack,
 		"FILE_NAT_CREATE": events.FileNATCreate, "FILE_NAT_REWRITE": events.FileNATRewrite, "FILE_NAT_ERROR": events.FileNATError, "FILE_DROP": events.FileDrop, "FILE_POD_STEPS": events.FilePodSteps,
 		"FILE_OVERLAY": events.FileOverlay, "FILE_OVERLAY_INGRESS": events.FileOverlayIngress, "FILE_FORWARD": events.FileForward,
-		"FILE_OVERLAY_INNER": events.FileOverlayInner, "FILE_TO_NODE": events.FileToNode, "FILE_DECAP": events.FileDecap, "FILE_DIRECT_SEND": events.FileDirectSend,
+		"FILE_OVERLAY_INNER": events.FileOverlayInner, "FILE_TO_NODE": events.FileToNode, "FILE_DECAP": events.FileDecap, "FILE_PATH_SEND": events.FilePathSend,
 		"FILE_NETDEV_INGRESS": events.FileNetdevIngress, "FILE_NETDEV_EGRESS": events.FileNetdevEgress, "FILE_SNAT": events.FileSNAT,
 		"FILE_ROUTE": events.FileRoute, "FILE_POD_SERVICE": events.FilePodService,
 	}

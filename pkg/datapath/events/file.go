@@ -40,7 +40,7 @@ const (
 	FileOverlayInner   File = 230
 	FileToNode         File = 231
 	FileDecap          File = 232
-	FileDirectSend     File = 233
+	FilePathSend     File = 233
 )
 
 // String returns the name of the file below bpf/.
@@ -92,8 +92,8 @@ func (f File) String() string {
 		return "to_node.h"
 	case FileDecap:
 		return "decap.h"
-	case FileDirectSend:
-		return "direct_send.h"
+	case FilePathSend:
+		return "path_send.h"
 	case FilePodSteps:
 		return "pod_steps.h"
 	case FilePodService:
