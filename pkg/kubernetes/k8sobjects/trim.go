@@ -87,6 +87,7 @@ func InternRow(row Row) {
 func internService(r *k8s.Service) {
 	r.Namespace, r.Type = Intern(r.Namespace), Intern(r.Type)
 	r.Labels, r.Annotations = internAll(r.Labels), internAll(r.Annotations)
+	r.Ports, r.ClusterIPs = exact(r.Ports), exact(r.ClusterIPs)
 	shareLabels(r)
 	for i := range r.Ports {
 		p := &r.Ports[i]
@@ -96,19 +97,28 @@ func internService(r *k8s.Service) {
 
 func internSlice(r *k8s.EndpointSlice) {
 	r.Namespace, r.AddressType, r.Service = Intern(r.Namespace), Intern(r.AddressType), partOf(r.Name, r.Service)
+	r.Ports, r.Endpoints = exact(r.Ports), exact(r.Endpoints)
 	for i := range r.Ports {
 		p := &r.Ports[i]
 		p.Name, p.Protocol = Intern(p.Name), Intern(p.Protocol)
 	}
 	for i := range r.Endpoints {
 		e := &r.Endpoints[i]
-		e.NodeName, e.Zone = Intern(e.NodeName), Intern(e.Zone)
+		e.Addrs, e.NodeName, e.Zone = exact(e.Addrs), Intern(e.NodeName), Intern(e.Zone)
 		for _, hints := range [][]string{e.ForZones, e.ForNodes} {
 			for j, name := range hints {
 				hints[j] = Intern(name)
 			}
 		}
 	}
+}
+
+// exact returns a copy without spare capacity: the decoder of JSON allocates space for at least four elements, and most objects have one.
+func exact[T any](in []T) []T {
+	if len(in) == cap(in) {
+		return in
+	}
+	return append(make([]T, 0, len(in)), in...)
 }
 
 // created returns the creation time of an object in Unix time.

@@ -2,7 +2,9 @@ package k8sobjects
 
 import (
 	"encoding/json"
+	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"unique"
 	"unsafe"
@@ -75,4 +77,26 @@ func fromDisk(t *testing.T, row, into Row) {
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, into))
 	InternRow(into)
+}
+
+func TestInternRow_NoSpareCapacity(t *testing.T) {
+	t.Parallel()
+	var slice k8s.EndpointSlice
+	var service k8s.Service
+	for text, row := range map[string]Row{
+		`{"namespace":"n","name":"a","addressType":"IPv4","ports":[{"port":80}],"endpoints":[{"addrs":["10.0.0.1"]}]}`: &slice,
+		`{"namespace":"n","name":"a","type":"ClusterIP","clusterIPs":["10.1.0.1"],"ports":[{"port":80}]}`:               &service,
+	} {
+		if err := json.Unmarshal([]byte(text), row); err != nil {
+			t.Fatal(err)
+		}
+		InternRow(row)
+	}
+	got := []int{cap(slice.Ports), cap(slice.Endpoints), cap(slice.Endpoints[0].Addrs), cap(service.ClusterIPs), cap(service.Ports)}
+	if want := []int{1, 1, 1, 1, 1}; !slices.Equal(got, want) {
+		t.Errorf("capacities %v, want %v", got, want)
+	}
+	if want := netip.MustParseAddr("10.0.0.1"); slice.Endpoints[0].Addrs[0] != want || slice.Ports[0].Port != 80 {
+		t.Errorf("the row changed: %+v", slice)
+	}
 }
