@@ -511,6 +511,7 @@ type podEgressPathWork struct {
 		MayFragment uint8
 		Padded      uint8
 		Pad         [3]uint8
+		Ports       [2]uint16
 	}
 	Mtu uint32
 	Pad uint32

@@ -348,6 +348,23 @@ static __always_inline void ct_account(struct ct_entry *entry, __u32 bytes, __u6
 	entry->bytes += packets * bytes;
 }
 
+/* ct_is_open reports whether a flow continues with a packet that has neither SYN nor FIN nor RST. */
+static __always_inline int ct_is_open(const struct ct_entry *entry, __u8 protocol, __u32 now)
+{
+	return !ct_expired(entry, now) && (protocol != IPPROTO_TCP || (entry->flags & (CT_CLOSING | CT_ESTABLISHED)) == CT_ESTABLISHED);
+}
+
+/* ct_continue counts a packet of an open flow, and updates the timeout. */
+static __always_inline void ct_continue(struct ct_entry *entry, __u8 protocol, __u32 now, __u32 bytes)
+{
+	__u32 expires = now + (protocol == IPPROTO_TCP ? ct_tcp_timeout : ct_any_timeout);
+
+	if (entry->expires != expires)
+		entry->expires = expires;
+	entry->packets++;
+	entry->bytes += bytes;
+}
+
 /* ct_own_reset is the flag that a segment of a TCP connection sets or clears. */
 static __always_inline __u32 ct_own_reset(int sender_initiates) { return sender_initiates ? CT_INITIATOR_RESET : CT_RESPONDER_RESET; }
 

@@ -204,20 +204,10 @@ __attribute__((noinline)) int flow_verdict_valid(struct flow *flow, const struct
 /* flow_is_established reports whether a packet changes nothing about an established flow, and then counts it. */
 static __always_inline int flow_is_established(struct __sk_buff *skb, struct flow *flow, struct ct_entry *entry, const struct endpoint_facts *self)
 {
-	__u32 now, expires;
+	__u32 now = ct_now();
 
-	now = ct_now();
-	expires = now + ct_any_timeout;
-	if (flow->l4.protocol == IPPROTO_TCP) {
-		if ((entry->flags & (CT_CLOSING | CT_ESTABLISHED)) != CT_ESTABLISHED)
-			return 0;
-		expires = now + ct_tcp_timeout;
-	}
-	if (ct_expired(entry, now) || !flow_verdict_valid(flow, entry, self))
+	if (!ct_is_open(entry, flow->l4.protocol, now) || !flow_verdict_valid(flow, entry, self))
 		return 0;
-	if (entry->expires != expires)
-		entry->expires = expires;
-	entry->packets++;
-	entry->bytes += skb->len;
+	ct_continue(entry, flow->l4.protocol, now, skb->len);
 	return 1;
 }

@@ -49,7 +49,7 @@ __attribute__((noinline)) int path_send(struct __sk_buff *skb, __u32 *mtu)
 	if (!mtu || !work || !path_read(skb, work, PATH_SEND) || work->packet.padded)
 		return PASS;
 	if (whole_has_ports(&work->packet))
-		bpf_skb_load_bytes(skb, whole_at(&work->packet), work->key.ports, sizeof(work->key.ports));
+		__builtin_memcpy(work->key.ports, work->packet.ports, sizeof(work->key.ports));
 	if (!(path = path_slot(&work->key)))
 		return PASS;
 	if (!path_endpoint(path, &work->key, work->packet.segment)) {

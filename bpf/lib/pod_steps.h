@@ -260,20 +260,20 @@ __attribute__((noinline)) int pod_untranslate(struct __sk_buff *skb)
 {
 	struct nat_work *work = nat_work();
 	struct whole packet = {};
-	__be16 ports[2];
+	__be16 port;
 
-	if (!work || !whole_read(skb, &packet) || bpf_skb_load_bytes(skb, whole_at(&packet), ports, sizeof(ports)))
+	if (!work || !whole_read(skb, &packet))
 		return CONTINUE;
-	nat_key(work, &packet.to, &packet.from, ports[1], ports[0], packet.protocol, NAT_TO_POD);
+	nat_key(work, &packet.to, &packet.from, packet.ports[1], packet.ports[0], packet.protocol, NAT_TO_POD);
 	if (!nat_peek(packet.family))
 		return CONTINUE;
 	/* The entry is a reply to this packet, as the pod gets it. The packet that the pod sent has the same ends, exchanged. */
-	nat_key(work, &packet.from, &packet.to, ports[0], ports[1], packet.protocol, NAT_FROM_POD);
+	nat_key(work, &packet.from, &packet.to, packet.ports[0], packet.ports[1], packet.protocol, NAT_FROM_POD);
 	__builtin_memcpy(work->entry.daddr, work->entry.saddr, sizeof(work->entry.daddr));
 	__builtin_memcpy(work->entry.saddr, packet.from.addr, sizeof(work->entry.saddr));
-	ports[0] = work->entry.dport;
+	port = work->entry.dport;
 	work->entry.dport = work->entry.sport;
-	work->entry.sport = ports[0];
+	work->entry.sport = port;
 	return nat_rewrite(skb, packet.family, whole_at(&packet));
 }
 

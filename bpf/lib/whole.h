@@ -19,6 +19,8 @@
 #define IPV6_MTU_MIN 1280
 #define IPV4_DONT_FRAGMENT 0x4000
 
+#define WHOLE_UPPER 8 /* minimum length of an upper header in bytes, that of UDP and ICMP */
+
 struct whole {
 	struct addr_key from;
 	struct addr_key to;
@@ -30,11 +32,12 @@ struct whole {
 	__u8 may_fragment;
 	__u8 padded; /* 1: bytes follow the packet */
 	__u8 pad[3];
+	__be16 ports[2]; /* the first four bytes of the upper header: with TCP and UDP the source port and the destination port */
 };
 
 static __always_inline int whole_ipv4(struct __sk_buff *skb, struct whole *out)
 {
-	void *head = packet_head(skb, ETH_HLEN + sizeof(struct iphdr));
+	void *head = packet_head(skb, ETH_HLEN + sizeof(struct iphdr) + WHOLE_UPPER);
 	struct iphdr *ip;
 
 	if (!head)
@@ -49,12 +52,13 @@ static __always_inline int whole_ipv4(struct __sk_buff *skb, struct whole *out)
 	out->length = bpf_ntohs(ip->tot_len);
 	out->tos = ip->tos;
 	out->may_fragment = !(ip->frag_off & bpf_htons(IPV4_DONT_FRAGMENT));
-	return out->length >= sizeof(*ip);
+	__builtin_memcpy(out->ports, ip + 1, sizeof(out->ports));
+	return out->length >= sizeof(*ip) + WHOLE_UPPER;
 }
 
 static __always_inline int whole_ipv6(struct __sk_buff *skb, struct whole *out)
 {
-	void *head = packet_head(skb, ETH_HLEN + sizeof(struct ipv6hdr));
+	void *head = packet_head(skb, ETH_HLEN + sizeof(struct ipv6hdr) + WHOLE_UPPER);
 	struct ipv6hdr *ip;
 
 	if (!head)
@@ -68,7 +72,8 @@ static __always_inline int whole_ipv6(struct __sk_buff *skb, struct whole *out)
 	out->protocol = ip->nexthdr;
 	out->length = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	out->tos = ip->priority << 4 | ip->flow_lbl[0] >> 4;
-	return 1;
+	__builtin_memcpy(out->ports, ip + 1, sizeof(out->ports));
+	return out->length >= sizeof(*ip) + WHOLE_UPPER;
 }
 
 /* whole_has_ports reports whether a packet has ports. */
