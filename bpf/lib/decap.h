@@ -157,7 +157,7 @@ __attribute__((noinline)) int decap_look_up(struct __sk_buff *skb, const struct 
 		return 0;
 	path_fill(path, key, skb->len, facts->id, revision);
 	path->identity = sender(skb, &key->from, key->vni);
-	if (path->identity == key->vni) /* others are counted, each packet */
+	if (path->identity == key->vni || path->identity == IDENTITY_UNKNOWN) /* sender counts each packet with another identity */
 		path_publish(path, PATH_DECAPSULATE);
 	return 1;
 }
