@@ -208,11 +208,11 @@ static __always_inline verdict evaluate(struct __sk_buff *skb)
 		return v;
 	if (encap_modes && (v = decapsulate(skb)) != PASS)
 		return v;
-	if (skb->pkt_type == PACKET_OTHERHOST || !bpf_map_lookup_elem(&netdevs, &ifindex))
-		return PASS; /* the stack drops frames that a switch flooded to all of its ports, or a bridge forwards them */
-	if (!(flow = flow_work(DIRECTION_INGRESS)))
+	if (!(flow = flow_work(DIRECTION_INGRESS))) /* before each PASS: admit reads it */
 		return DROP(FILE_NETDEV_INGRESS, REASON_INTERNAL);
 	flow->self = NETDEV_RECEIVES;
+	if (skb->pkt_type == PACKET_OTHERHOST || !bpf_map_lookup_elem(&netdevs, &ifindex))
+		return PASS; /* the stack drops frames that a switch flooded to all of its ports, or a bridge forwards them */
 	if ((v = netdev_read(skb, flow)) != CONTINUE)
 		return PASS; /* also a later fragment of a datagram whose first fragment was not seen on this node */
 	if (overlay_has_outer(flow) && is_node_or_pod(&flow->to))

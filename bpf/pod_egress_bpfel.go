@@ -499,6 +499,7 @@ type podEgressPathWork struct {
 		Use      uint8
 		Pad      uint8
 	}
+	Path   podEgressPath
 	Packet struct {
 		_           structs.HostLayout
 		From        podEgressAddrKey
@@ -515,6 +516,7 @@ type podEgressPathWork struct {
 	}
 	Mtu uint32
 	Pad uint32
+	_   [4]byte
 }
 
 type podEgressPolicyEntry struct {

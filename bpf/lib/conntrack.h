@@ -154,7 +154,8 @@ static __always_inline int ct_key6_make(union ct_key *key, const void *from, con
 	return hidden(second);
 }
 
-/* ct_check folds a key of 64-bit words. It is no hash for tables: it distinguishes an entry from previous entries in the same memory. */
+/* ct_check folds a key of 64-bit words. It distinguishes an entry from previous entries in the same memory; it is no hash for tables whose slots a sender must
+ * not choose. */
 static __always_inline __u32 ct_check(const void *key, const int words)
 {
 	__u64 sum = 0;

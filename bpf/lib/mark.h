@@ -6,8 +6,8 @@
 #include "protocol.h"
 
 /* Value of tc_index in a packet that netdev_egress need not look up, because it translates no packets of the flow: one that pod_egress sends past the stack, or
- * one of the tunnel. A process in a pod can set the field as well, but the kernel resets it for each packet that pod_egress passes to the stack (TC_ACT_OK in
- * tc_run, net/core/dev.c). */
+ * one of the tunnel. A process in a pod can set the field as well, but the kernel resets it for each packet that pod_egress passes to the stack (TC_ACT_OK of
+ * a classifier, net/core/dev.c). */
 #define MARK_UNTRANSLATED 0x5744
 
 #define MARK_MAGIC_IDENTITY 0x0f00

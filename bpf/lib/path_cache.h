@@ -1,9 +1,10 @@
-/* The results of look-ups for packets between pods of different nodes, which each CPU keeps until the next tick of the kernel's clock (jiffies, 1 to 10 ms).
+/* The results of look-ups for packets between pods of different nodes, which each CPU keeps until the next tick of the kernel's clock (jiffies, every 1 to 10 ms).
  * Within a tick the next packets of a flow need no look-up of addresses, nodes, devices and routes, so changes of these take effect with the next tick. A change
  * of an endpoint takes effect at once, because the revision of its facts is compared. */
 #pragma once
 
 #include <linux/bpf.h>
+#include <linux/in.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 #include "conntrack.h"
@@ -26,12 +27,12 @@ enum path_use {
 struct path_key {
 	struct addr_key from; /* of the inner packet, in a tunnel */
 	struct addr_key to;
-	__be16 ports[2]; /* source and destination of a sent TCP segment or UDP datagram */
+	__be16 ports[2]; /* source and destination of a sent packet, where its protocol has ports */
 	__u32 input;	 /* ifindex of the device on which they arrive */
 	__be32 outer[2]; /* source and destination of the outer header of a received packet */
 	__u32 vni;	 /* of a received packet */
-	__u8 protocol;	 /* without a tunnel; routes may depend on it */
-	__u8 tos;	 /* likewise, or the traffic class */
+	__u8 protocol;	 /* of packets that are sent, or arrive without a tunnel; routes may depend on it */
+	__u8 tos;	 /* likewise, or the traffic class; the outer header depends on it too */
 	__u8 use;	 /* enum path_use */
 	__u8 pad;
 };
@@ -68,7 +69,8 @@ struct {
  * other on one CPU. */
 struct path_work {
 	struct path_key key;
-	struct whole packet; /* without a tunnel */
+	struct path path;    /* of a sent packet, until it is stored */
+	struct whole packet; /* without outer headers */
 	__u32 mtu; /* of a sent packet: the maximum that the path carries, 0 for no limit; when the packet is too long, the length that fits */
 	__u32 pad;
 };
@@ -87,12 +89,18 @@ static __always_inline struct path_work *path_work(void)
 	return bpf_map_lookup_elem(&path_works, &zero);
 }
 
-/* path_read reads a packet without a tunnel, and makes its key; the ports are 0. It reports whether the packet is whole. */
+/* path_has_ports reports whether all packets of a flow have the same first four bytes behind the IP header, its ports. */
+static __always_inline int path_has_ports(const struct whole *packet)
+{
+	return whole_has_ports(packet) || packet->protocol == IPPROTO_SCTP || packet->protocol == IPPROTO_DCCP || packet->protocol == IPPROTO_UDPLITE;
+}
+
+/* path_read reads a packet without outer headers, and makes its key; the ports are 0. It reports whether the packet is whole. */
 static __always_inline int path_read(struct __sk_buff *skb, struct path_work *work, enum path_use use)
 {
 	struct whole *packet = &work->packet;
 
-	if (!whole_read(skb, packet))
+	if (skb->vlan_present || !whole_read(skb, packet))
 		return 0;
 	work->mtu = 0;
 	__builtin_memset(&work->key, 0, sizeof(work->key));
@@ -105,7 +113,8 @@ static __always_inline int path_read(struct __sk_buff *skb, struct path_work *wo
 	return 1;
 }
 
-/* path_slot returns the slot of a key, with the results for the key or for others. */
+/* path_slot returns the slot of a key, with the results for the key or for others. A sender can choose flows that share a slot: they are looked up for each
+ * packet, as without the cache. */
 static __always_inline struct path *path_slot(const struct path_key *key)
 {
 	__u32 slot = ct_check(key, sizeof(*key) / 8) * 0x9e3779b1U >> (32 - PATH_CACHE_LOG);

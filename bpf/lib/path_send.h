@@ -18,28 +18,33 @@
 #include "to_node.h"
 #include "whole.h"
 
-/* path_look_up finds the path of a packet to a pod of another node and stores it: CONTINUE, STEP_TOO_BIG with work->mtu, or PASS when the stack must send the
- * packet. */
-__attribute__((noinline)) int path_look_up(struct __sk_buff *skb, struct path_work *work, struct path *path)
+/* path_look_up finds the path of a packet to a pod of another node and stores it in a slot: CONTINUE, STEP_TOO_BIG with work->mtu, or PASS when the stack must
+ * send the packet. The source port of outer headers depends on more than the key when the packet has no ports, so such a path is found for each packet. */
+__attribute__((noinline)) int path_look_up(struct __sk_buff *skb, struct path_work *work, struct path *slot)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+	struct path *path;
 	verdict v;
 
-	if (!work || !path || !self)
+	if (!work || !slot || !self)
 		return PASS;
+	path = &work->path;
 	path_fill(path, &work->key, work->packet.segment, self->id, path_begin(self));
 	if (!has_address(self, &work->packet.from))
 		return PASS;
 	v = direct_look_up(skb, work, path); /* PASS when the node is not met by routes */
 	if (v == PASS && tunnel_port)
 		v = to_node_look_up(skb, work, path, self->identity);
-	if (v == CONTINUE)
+	if (v != CONTINUE)
+		return v;
+	if (!path->tunnelled || path_has_ports(&work->packet))
 		path_publish(path, PATH_SEND);
-	return v;
+	*slot = *path;
+	return CONTINUE;
 }
 
-/* path_send sends a packet of a pod to the node of its destination. It returns REDIRECTED, PASS when the stack must send the packet, or a drop. If the packet is too long,
- * that is a drop and *mtu is the length that fits. */
+/* path_send sends a packet of a pod to the node of its destination. It returns REDIRECTED, PASS when the stack must send the packet, or a drop. If the packet is
+ * too long, that is a drop and *mtu is the length that fits. */
 __attribute__((noinline)) int path_send(struct __sk_buff *skb, __u32 *mtu)
 {
 	struct path_work *work = path_work();
@@ -48,7 +53,7 @@ __attribute__((noinline)) int path_send(struct __sk_buff *skb, __u32 *mtu)
 
 	if (!mtu || !work || !path_read(skb, work, PATH_SEND) || work->packet.padded)
 		return PASS;
-	if (whole_has_ports(&work->packet))
+	if (path_has_ports(&work->packet))
 		__builtin_memcpy(work->key.ports, work->packet.ports, sizeof(work->key.ports));
 	if (!(path = path_slot(&work->key)))
 		return PASS;

@@ -7,7 +7,7 @@
 
 /* The protocol is all state that one hook leaves for another: the packet mark, read by the nftables rule, and by pod_ingress for packets of the tunnel; since 2
  * ENCAP_TC_INDEX, by which pod_ingress recognizes packets that netdev_ingress decapsulated; since 3 replies to packets that pod_egress sent past the stack,
- * which netdev_ingress keeps from the stack as well, since 4 also beside a tunnel. A generation reads all from LOWEST to HIGHEST, and writes the one in the
+ * which netdev_ingress keeps from the stack as well, since 4 also beside a tunnel. MARK_UNTRANSLATED is in each of them: it only saves look-ups. A generation reads all from LOWEST to HIGHEST, and writes the one in the
  * map. A generation that changes the protocol increments HIGHEST and keeps LOWEST for one release. The agent changes the value only while all hooks, of any
  * generation, read the old and the new one. */
 enum protocol {

@@ -130,6 +130,9 @@ __attribute__((noinline)) int to_node_look_up(struct __sk_buff *skb, struct path
 	__u32 ifindex;
 	long found;
 
+	/* Before netdev_ingress decapsulates, the node's connection tracking would see only the replies, and treat them as invalid. */
+	if (protocol_written() < PROTOCOL_DECAPSULATES)
+		return PASS;
 	if (!work || !path || !encap || !encap->mtu || !to_node_fits(&work->packet) || !to_node_ends(work, path))
 		return PASS;
 	if (!work->mtu || work->mtu > encap->mtu)

@@ -103,7 +103,8 @@ static __always_inline int whole_cut(struct __sk_buff *skb, struct whole *out)
 	return 1;
 }
 
-/* whole_read reads a packet with an Ethernet header. It reports whether the packet is whole, without options, and has a TTL above 1. */
+/* whole_read reads a packet with an Ethernet header. It reports whether the packet is whole, without options, and has a TTL
+ * above 1 and at least WHOLE_UPPER bytes behind its IP header. */
 __attribute__((noinline)) int whole_read(struct __sk_buff *skb, struct whole *out)
 {
 	if (!out)

@@ -48,6 +48,9 @@ func TestPrivilegedNetdev_MarksPacketsOutsideTunnel(t *testing.T) {
 				if got.mark != c.want {
 					t.Errorf("IPv%d, %s, accepted %d with flags %d: mark %#x, want %#x", f, name, of.accepted, of.flags, got.mark, c.want)
 				}
+				if got := n.run(bpf.NetdevIngress, 1, in); got.mark != 0 { // the next packet, of the loopback device
+					t.Errorf("IPv%d, %s, on another device: mark %#x", f, name, got.mark)
+				}
 			}
 		}
 	}
