@@ -40,7 +40,7 @@ const (
 	FileOverlayInner   File = 230
 	FileToNode         File = 231
 	FileDecap          File = 232
-	FilePathSend     File = 233
+	FilePathSend       File = 233
 )
 
 // String returns the name of the file below bpf/.

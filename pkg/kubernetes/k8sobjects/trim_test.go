@@ -85,7 +85,7 @@ func TestInternRow_NoSpareCapacity(t *testing.T) {
 	var service k8s.Service
 	for text, row := range map[string]Row{
 		`{"namespace":"n","name":"a","addressType":"IPv4","ports":[{"port":80}],"endpoints":[{"addrs":["10.0.0.1"]}]}`: &slice,
-		`{"namespace":"n","name":"a","type":"ClusterIP","clusterIPs":["10.1.0.1"],"ports":[{"port":80}]}`:               &service,
+		`{"namespace":"n","name":"a","type":"ClusterIP","clusterIPs":["10.1.0.1"],"ports":[{"port":80}]}`:              &service,
 	} {
 		if err := json.Unmarshal([]byte(text), row); err != nil {
 			t.Fatal(err)
