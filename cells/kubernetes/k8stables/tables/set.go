@@ -69,10 +69,13 @@ func (s *Set) All() []Table { return s.tables }
 
 // ByName returns a table of objects, including the tables of the stage.
 func (s *Set) ByName(name string) (Table, bool) {
-	for _, t := range slices.Concat(s.tables, s.Stage.tables()) {
-		if t.Name() == name {
-			return t, true
-		}
+	named := func(t Table) bool { return t.Name() == name }
+	if i := slices.IndexFunc(s.tables, named); i >= 0 {
+		return s.tables[i], true
+	}
+	stage := s.Stage.tables()
+	if i := slices.IndexFunc(stage, named); i >= 0 {
+		return stage[i], true
 	}
 	return nil, false
 }
