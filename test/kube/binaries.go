@@ -28,7 +28,7 @@ func findBinaries() (b binaries, err error) {
 			return b, fmt.Errorf("no folder bin/kube with Kubernetes' programs here or above: run \"make kube-binaries\"")
 		}
 	}
-	for _, name := range []string{"etcd", "containerd", "ctr", "runc", "ip", "mount", "unshare"} {
+	for _, name := range []string{"containerd", "ctr", "runc", "ip", "mount", "unshare"} {
 		if _, err := exec.LookPath(name); err != nil {
 			return b, fmt.Errorf("%w: run \"make packages\"", err)
 		}

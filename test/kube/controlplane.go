@@ -33,7 +33,7 @@ const controllers = "daemonset-controller,deployment-controller,replicaset-contr
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}`
 
 func (c *Cluster) startEtcd() (err error) {
-	c.etcd, err = c.component(c.start("etcd", c.control, "etcd", "--data-dir="+c.path("etcd"), "--listen-client-urls="+etcdClientURL,
+	c.etcd, err = c.component(c.start("etcd", c.control, c.bin.kube+"/etcd", "--data-dir="+c.path("etcd"), "--listen-client-urls="+etcdClientURL,
 		"--advertise-client-urls="+etcdClientURL, "--listen-peer-urls="+etcdPeerURL, "--initial-advertise-peer-urls="+etcdPeerURL,
 		"--initial-cluster=default="+etcdPeerURL, "--log-level=warn", "--quota-backend-bytes=8589934592"))
 	return err
