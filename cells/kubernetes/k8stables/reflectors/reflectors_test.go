@@ -2,7 +2,9 @@ package reflectors
 
 import (
 	"encoding/json"
+	"net/url"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,6 +40,9 @@ func TestRun_FillsTablesAndFollows(t *testing.T) {
 			if got := r.keys("k8s-pods"); len(got) != 1 {
 				t.Errorf("pods %v", got)
 			}
+			if streams {
+				streamsFromCache(t, server)
+			}
 			server.Put(node("two", "192.0.2.2"))
 			server.Remove(kubeapi.Nodes, "", "one")
 			server.Remove(kubeapi.CiliumClusterwidePolicies, "", "p")
@@ -47,6 +52,30 @@ func TestRun_FillsTablesAndFollows(t *testing.T) {
 				t.Errorf("health: %q", problems)
 			}
 		})
+	}
+}
+
+// streamsFromCache checks that nodes were streamed once, from any state of the server, and never listed.
+func streamsFromCache(t *testing.T, server *kubetest.Server) {
+	t.Helper()
+	var streams []string
+	for _, request := range server.Requests() {
+		query, err := url.ParseQuery(request.Query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if request.Resource != kubeapi.Nodes.String() {
+			continue
+		}
+		if request.Verb == "list" {
+			t.Errorf("nodes were listed: %s", request.Query)
+		}
+		if query.Get("sendInitialEvents") == "true" {
+			streams = append(streams, query.Get("resourceVersion"))
+		}
+	}
+	if want := []string{"0"}; !slices.Equal(streams, want) {
+		t.Errorf("streams of nodes began at the versions %q, want %q", streams, want)
 	}
 }
 
