@@ -70,7 +70,6 @@ type listWatch struct {
 	read     reader        // of the events of a [stream]; nil for a watch of client-go
 	gather   time.Duration // interval of [kubeapi.Gathering] of a stream; 0 reads each event immediately
 	optional bool          // a resource without a definition has no objects
-	begun    atomic.Bool   // a stream of initial events was requested
 }
 
 func (l *listWatch) wrap() *cache.ListWatch {
@@ -114,10 +113,6 @@ func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watc
 	stream := options.SendInitialEvents != nil && *options.SendInitialEvents
 	if stream && l.quorum.Load() {
 		return nil, errListRequired
-	}
-	// The first state may be an old one, as a first list is: without a version the server asks etcd, and answers 0.1 s later.
-	if stream && !l.begun.Swap(true) && options.ResourceVersion == "" {
-		options.ResourceVersion = "0"
 	}
 	return retryWhileUnavailable(ctx, l.servers, func() (watch.Interface, error) {
 		in, err := l.open(ctx, options, stream)
