@@ -168,16 +168,16 @@ static __always_inline int is_served(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
 }
 
-/* is_from_stranger reports whether a packet to the tunnel port of this node is not from another node: only nodes may send there. */
-__attribute__((noinline)) int is_from_stranger(const struct flow *flow)
+/* is_from_other_node reports whether the source of a packet is an address by which another node sends in the tunnel. */
+__attribute__((noinline)) int is_from_other_node(const struct flow *flow)
 {
 	struct addr_key from;
 	__u32 node;
 
 	if (!flow)
-		return 1;
+		return 0;
 	from = flow->from;
-	return !node_of_underlay(&from, &node) || node == NODE_THIS;
+	return node_of_underlay(&from, &node) && node != NODE_THIS;
 }
 
 /* translate changes a packet of a translated flow, or one for a service. PASS when the stack, or a pod's program, handles it. */
@@ -215,8 +215,8 @@ static __always_inline verdict evaluate(struct __sk_buff *skb)
 		return PASS; /* the stack drops frames that a switch flooded to all of its ports, or a bridge forwards them */
 	if ((v = netdev_read(skb, flow)) != CONTINUE)
 		return PASS; /* also a later fragment of a datagram whose first fragment was not seen on this node */
-	if (overlay_has_outer(flow) && is_node_or_pod(&flow->to))
-		return is_from_stranger(flow) ? DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE) : PASS;
+	if (overlay_has_outer(flow) && is_node_or_pod(&flow->to)) /* the device handles it; only other nodes may send to the port */
+		return is_from_other_node(flow) ? PASS : DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
 	v = translate(skb, flow);
 	return v == PASS && direct_possible() ? direct_receive(skb, 0) : v;
 }

@@ -76,7 +76,7 @@ static __always_inline int whole_ipv6(struct __sk_buff *skb, struct whole *out)
 	return out->length >= sizeof(*ip) + WHOLE_UPPER;
 }
 
-/* whole_has_ports reports whether a packet has ports. */
+/* whole_has_ports reports whether the protocol is TCP or UDP. */
 static __always_inline int whole_has_ports(const struct whole *packet) { return packet->protocol == IPPROTO_TCP || packet->protocol == IPPROTO_UDP; }
 
 /* whole_at returns the offset of the upper header of a packet. */

@@ -38,7 +38,7 @@ func TestPrivilegedReal_DirectRepliesOfServices(t *testing.T) {
 	}
 }
 
-// A process in a pod marks its packets as those that netdev_egress need not translate. They get the address of the node nevertheless.
+// A process in a pod sets tc_index of its packets to the value with which netdev_egress skips its look-ups. The server still sees the address of the node.
 func TestPrivilegedReal_PodsCannotEvadeMasquerade(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
