@@ -55,7 +55,7 @@ func (m Map) pool() *sync.Pool {
 // leastSlice is larger than the number of entries in one bucket of the kernel's hash table.
 const leastSlice = 256
 
-// NewReader returns a reader of at most size entries at a time, and at least 256. It reads 256 first, because most maps have no more entries. The
+// NewReader returns a reader with batches of at most size entries; the minimum is 256, the size of the first batch, because most maps have no more entries. The
 // caller must close the reader.
 func NewReader(of Map, from *ebpf.Map, size int) *Reader {
 	r := &Reader{of: of, from: from, buffers: of.pool().Get().(*buffers), size: size}
