@@ -44,7 +44,7 @@ func from(b *testing.B, resource kubeapi.Resource, read reader, r reply) *listWa
 	if err != nil {
 		b.Fatal(err)
 	}
-	return &listWatch{ListWatch: client.ListWatch(resource, "", nil), nodeName: "one", servers: client.Servers, client: client, resource: resource, read: read,
+	return &listWatch{ListWatch: client.ListWatch(resource, "", nil), converter: converter{nodeName: "one"}, servers: client.Servers, client: client, resource: resource, read: read,
 		report: &report{set: newSet(b), health: newRecorder()}}
 }
 
@@ -193,7 +193,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 	row := must[k8sobjects.Row](b)(k8sobjects.FromServer(wholeNode(1), "one"))
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		o := &object{ObjectMeta: metav1.ObjectMeta{Name: row.Key(), ResourceVersion: fmt.Sprint(i + 1)}, row: row}
+		o := &object{Object: noMetadata, name: row.Key(), version: fmt.Sprint(i + 1), row: row}
 		if err := s.take(o, false); err != nil {
 			b.Fatal(err)
 		}

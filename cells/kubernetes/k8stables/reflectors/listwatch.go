@@ -3,7 +3,6 @@ package reflectors
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -15,53 +14,17 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubernetes/kubeapi"
 )
-
-// object is the row of an API object with the metadata that a reflector needs. It implements [runtime.Object].
-type object struct {
-	metav1.TypeMeta
-	metav1.ObjectMeta
-	row    k8sobjects.Row // nil when err is set, unless it is of type [k8sobjects.Partly]
-	err    error          // why there is no row, or which part of the object is missing in it
-	before []event        // events that arrived together with this one, see [stream]
-}
-
-// DeepCopyObject implements runtime.Object. Rows are immutable, so the copies share them.
-func (o *object) DeepCopyObject() runtime.Object {
-	out := *o
-	o.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	return &out
-}
-
-func (o *object) key() string {
-	if o.Namespace == "" {
-		return o.Name
-	}
-	return o.Namespace + "/" + o.Name
-}
-
-// shrink converts an object into a row and keeps no other part of it.
-func shrink(in runtime.Object, nodeName string) (*object, error) {
-	m, err := meta.Accessor(in)
-	if err != nil {
-		return nil, fmt.Errorf("read the metadata of %T: %w", in, err)
-	}
-	out := &object{ObjectMeta: metav1.ObjectMeta{Namespace: k8sobjects.Intern(m.GetNamespace()), Name: m.GetName(), UID: m.GetUID(),
-		ResourceVersion: m.GetResourceVersion()}}
-	out.row, out.err = k8sobjects.FromServer(in, nodeName)
-	return out, nil
-}
 
 // errListRequired makes a reflector list instead of streaming.
 var errListRequired = errors.New("a list by quorum is required")
 
-// listWatch lists and watches objects of the API server. It shrinks each page and each event when it arrives, so that the objects of a large cluster
+// listWatch lists and watches objects of the API server. It converts each page and each event when it arrives, so that the objects of a large cluster
 // are never in memory at once.
 type listWatch struct {
 	*cache.ListWatch
-	nodeName string
+	converter
 	servers  servers
 	quorum   atomic.Bool // the next list must be a quorum read
 	report   *report
@@ -101,7 +64,7 @@ func (l *listWatch) list(ctx context.Context, options metav1.ListOptions) (runti
 	out := &metainternal.List{ListMeta: metav1.ListMeta{ResourceVersion: m.GetResourceVersion(), Continue: m.GetContinue(),
 		RemainingItemCount: m.GetRemainingItemCount()}}
 	return out, meta.EachListItem(page, func(in runtime.Object) error {
-		small, err := shrink(in, l.nodeName)
+		small, err := l.convert(in)
 		if err == nil {
 			out.Items = append(out.Items, small)
 		}
@@ -129,7 +92,7 @@ func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watc
 // open opens a watch.
 func (l *listWatch) open(ctx context.Context, options metav1.ListOptions, initial bool) (watch.Interface, error) {
 	if l.read != nil {
-		out := newStream(l.resource, l.nodeName, l.read, initial)
+		out := newStream(l.resource, l.converter, l.read, initial)
 		if err := l.connect(ctx, options, out); err != nil {
 			return nil, err
 		}
@@ -140,7 +103,7 @@ func (l *listWatch) open(ctx context.Context, options metav1.ListOptions, initia
 	if err != nil {
 		return nil, err
 	}
-	out := &shrunkWatch{in: in, out: make(chan watch.Event, 64), stop: make(chan struct{}), nodeName: l.nodeName}
+	out := &convertedWatch{in: in, out: make(chan watch.Event, 64), stop: make(chan struct{}), converter: l.converter}
 	go out.run()
 	return out, nil
 }

@@ -35,7 +35,7 @@ func ranged(t *testing.T, name string, number int, version string) *object {
 	n.ResourceVersion = version
 	n.Spec.PodCIDRs = []string{fmt.Sprintf("10.0.%d.0/24", number)}
 	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "198.51.100.1"}) // address of the NAT of all nodes
-	o, err := shrink(n, "one")
+	o, err := converter{nodeName: "one"}.convert(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 			return nil, fmt.Errorf("reflect %s: there is no table %s", k.resource, k.table)
 		}
 		r := &report{set: set, table: k.table}
-		lw := &listWatch{ListWatch: client.ListWatch(k.resource, "", k.narrow), nodeName: settings.NodeName,
+		lw := &listWatch{ListWatch: client.ListWatch(k.resource, "", k.narrow), converter: converter{settings.NodeName, set.DB, table},
 			servers: client.Servers, report: r, client: client, resource: k.resource, read: k.read(), gather: k.gather(),
 			optional: k.emptyWithoutDefinition(set)}
 		one := &store{kind: k, set: set, table: table, lw: lw, report: r, wake: make(chan struct{}, 1), initialized: func(statedb.WriteTxn) {},

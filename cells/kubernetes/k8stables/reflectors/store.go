@@ -99,7 +99,7 @@ func (s *store) awake() {
 // add queues an event. Versions of one resource rise from event to event, so an event that is not newer than the last one is a duplicate or late, and
 // is dropped. The caller must hold mu.
 func (s *store) add(e event) {
-	if version, err := strconv.ParseUint(e.ResourceVersion, 10, 64); err == nil {
+	if version, err := strconv.ParseUint(e.version, 10, 64); err == nil {
 		if version <= s.seen {
 			return
 		}
@@ -199,7 +199,7 @@ func (s *store) one(txn statedb.WriteTxn, e event) error {
 // another object of the same name.
 func (s *store) reject(txn statedb.WriteTxn, o *object) (kept bool, err error) {
 	old, found := s.table.Get(txn, o.key())
-	kept = found && s.table.UID(old) == string(o.UID)
+	kept = found && s.table.UID(old) == string(o.uid)
 	if found && !kept {
 		if err := s.table.Delete(txn, o.key()); err != nil {
 			return false, err
@@ -210,7 +210,7 @@ func (s *store) reject(txn statedb.WriteTxn, o *object) (kept bool, err error) {
 
 // note records the error of an object. An object with a row is in use without the invalid part.
 func (s *store) note(txn statedb.WriteTxn, o *object, kept bool) error {
-	row := tables.Reject{Resource: s.resource.String(), Object: o.key(), UID: string(o.UID),
+	row := tables.Reject{Resource: s.resource.String(), Object: o.key(), UID: string(o.uid),
 		Reason: printable.Short(o.err.Error(), maxText), Kept: kept, Used: o.row != nil}
 	s.rejected[o.key()] = row
 	if _, _, err := s.set.Rejects.Insert(txn, row); err != nil {

@@ -30,7 +30,7 @@ func small(t *testing.T, name, address, version string) *object {
 	t.Helper()
 	n := node(name, address)
 	n.ResourceVersion = version
-	o, err := shrink(n, "one")
+	o, err := converter{nodeName: "one"}.convert(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ import (
 // stream is a watch that decodes only the fields that rows need, and delivers all events of a burst at once: the last one, with the others in
 // [object.before]. A watch of client-go delivers each event separately, through three goroutines, and reads its text seven times.
 type stream struct {
+	converter
 	resource kubeapi.Resource
-	nodeName string
 	read     reader
 	body     io.ReadCloser
 	out      chan watch.Event
@@ -35,8 +35,8 @@ type stream struct {
 }
 
 // newStream returns a stream without a body. With initial, the stream begins with all objects and a bookmark.
-func newStream(resource kubeapi.Resource, nodeName string, read reader, initial bool) *stream {
-	return &stream{resource: resource, nodeName: nodeName, read: read, out: make(chan watch.Event, 1), stop: make(chan struct{}), initial: initial}
+func newStream(resource kubeapi.Resource, c converter, read reader, initial bool) *stream {
+	return &stream{converter: c, resource: resource, read: read, out: make(chan watch.Event, 1), stop: make(chan struct{}), initial: initial}
 }
 
 // ResultChan implements watch.Interface.
@@ -126,7 +126,7 @@ func (s *stream) send(e watch.Event) {
 	}
 }
 
-// decode decodes an event and shrinks its object.
+// decode decodes an event and converts its object.
 func (s *stream) decode(frame []byte) (watch.Event, error) {
 	if e, ok := s.decodeFast(frame); ok {
 		return e, nil
@@ -150,7 +150,7 @@ func (s *stream) decode(frame []byte) (watch.Event, error) {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw.Object, e.Object); err != nil {
 		return e, err
 	}
-	return shrinkEvent(e, s.nodeName)
+	return s.convertEvent(e)
 }
 
 // decodeFast is the fast decoder of most events. It returns false for an event that needs decode.
@@ -174,7 +174,7 @@ func (s *stream) decodeFast(frame []byte) (e watch.Event, ok bool) {
 		return e, false
 	}
 	e.Object = o
-	e, err := shrinkEvent(e, s.nodeName)
+	e, err := s.convertEvent(e)
 	return e, err == nil
 }
 

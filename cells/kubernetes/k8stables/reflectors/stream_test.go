@@ -51,7 +51,7 @@ func (r *reading) Close() error { return nil }
 
 // handedOver runs a stream and describes the events that the reflector receives, each with its earlier events.
 func handedOver(initial bool, pieces ...string) (out []string) {
-	s := newStream(kubeapi.CiliumEndpoints, "one", readEndpoint, initial)
+	s := newStream(kubeapi.CiliumEndpoints, converter{nodeName: "one"}, readEndpoint, initial)
 	s.body = &reading{pieces: pieces, drained: s.drained}
 	go s.run()
 	for e := range s.ResultChan() {
@@ -59,9 +59,9 @@ func handedOver(initial bool, pieces ...string) (out []string) {
 		switch o := e.Object.(type) {
 		case *object:
 			for _, b := range o.before {
-				text += fmt.Sprintf(" [%s %s deleted=%v]", b.Name, b.ResourceVersion, b.deleted)
+				text += fmt.Sprintf(" [%s %s deleted=%v]", b.name, b.version, b.deleted)
 			}
-			text += fmt.Sprintf(" %s %s row=%v", o.Name, o.ResourceVersion, o.row != nil)
+			text += fmt.Sprintf(" %s %s row=%v", o.name, o.version, o.row != nil)
 		case *metav1.Status:
 			text += fmt.Sprintf(" %d", o.Code)
 		}
@@ -104,7 +104,7 @@ func TestStream_BatchesEventsReceivedTogether(t *testing.T) {
 // A stopped stream ends even if its events are not received.
 func TestStream_StopWithoutReceiver_Ends(t *testing.T) {
 	t.Parallel()
-	s := newStream(kubeapi.CiliumEndpoints, "one", readEndpoint, false)
+	s := newStream(kubeapi.CiliumEndpoints, converter{nodeName: "one"}, readEndpoint, false)
 	var pieces []string
 	for i := range 100 {
 		pieces = append(pieces, streamText(watch.Added, farEndpoint("a", i)))
@@ -120,7 +120,7 @@ func TestStream_StopWithoutReceiver_Ends(t *testing.T) {
 // Most events take the fast path.
 func TestStream_EventsOfOtherNodes_UseFastPath(t *testing.T) {
 	t.Parallel()
-	s := newStream(kubeapi.CiliumEndpoints, "one", readEndpoint, false)
+	s := newStream(kubeapi.CiliumEndpoints, converter{nodeName: "one"}, readEndpoint, false)
 	for _, kind := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted} {
 		if e, ok := s.decodeFast([]byte(streamText(kind, farEndpoint("a", 4)))); !ok || e.Type != kind {
 			t.Errorf("%s: %v, %v", kind, e, ok)

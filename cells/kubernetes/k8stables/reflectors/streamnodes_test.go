@@ -24,7 +24,7 @@ func unread(r *jsonscan.Reader, _ string) runtime.Object {
 func TestStream_CiliumNodes_SameAsDecoderOfKubernetes(t *testing.T) {
 	t.Parallel()
 	text := string(jsonText(t, wholeCiliumNode(1)))
-	quick, slow := newStream(kubeapi.CiliumNodes, "one", readNode, false), newStream(kubeapi.CiliumNodes, "one", unread, false)
+	quick, slow := newStream(kubeapi.CiliumNodes, converter{nodeName: "one"}, readNode, false), newStream(kubeapi.CiliumNodes, converter{nodeName: "one"}, unread, false)
 	for name, c := range map[string]struct {
 		from, to  string
 		fast, row bool
@@ -50,7 +50,7 @@ func TestStream_CiliumNodes_SameAsDecoderOfKubernetes(t *testing.T) {
 			want, wantErr := slow.decode(frame)
 			if err != nil || wantErr != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: %+v, %v; want %+v, %v", name, got, err, want, wantErr)
-			} else if o := got.Object.(*object); (o.row != nil) != c.row || (o.err == nil) != c.row || o.ResourceVersion != "1001" || got.Type != kind {
+			} else if o := got.Object.(*object); (o.row != nil) != c.row || (o.err == nil) != c.row || o.version != "1001" || got.Type != kind {
 				t.Errorf("%s: %s %+v", name, got.Type, o)
 			}
 		}
@@ -62,7 +62,7 @@ func TestStream_WithoutGathering_DeliversEventsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		in, out := io.Pipe()
-		s := newStream(kubeapi.CiliumEndpoints, "one", readEndpoint, false)
+		s := newStream(kubeapi.CiliumEndpoints, converter{nodeName: "one"}, readEndpoint, false)
 		s.body = promptBody{in, s.drained}
 		ended := make(chan struct{})
 		go func() { defer close(ended); s.run() }()
@@ -80,9 +80,9 @@ func TestStream_WithoutGathering_DeliversEventsAtOnce(t *testing.T) {
 				var names []string
 				o := e.Object.(*object)
 				for _, b := range o.before {
-					names = append(names, b.Name)
+					names = append(names, b.name)
 				}
-				if names = append(names, o.Name); !reflect.DeepEqual(names, c.want) {
+				if names = append(names, o.name); !reflect.DeepEqual(names, c.want) {
 					t.Errorf("%q, want %q", names, c.want)
 				}
 			default:

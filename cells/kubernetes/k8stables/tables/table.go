@@ -25,6 +25,9 @@ type Table interface {
 	Changed(statedb.ReadTxn) <-chan struct{}
 	// Initialized reports whether all producers are complete, and returns a channel that closes when they are.
 	Initialized(statedb.ReadTxn) (bool, <-chan struct{})
+	// Share returns the equal row of the table. Without one it returns the given row, which then shares equal parts with the row of its key. The given row
+	// must be new, because Share may change it.
+	Share(statedb.ReadTxn, k8sobjects.Row) k8sobjects.Row
 	// Put writes a row unless an equal one exists.
 	Put(statedb.WriteTxn, k8sobjects.Row) error
 	// Delete removes a row. A missing row is not an error.
@@ -80,18 +83,29 @@ func (t *table[S, T]) Changed(txn statedb.ReadTxn) <-chan struct{} {
 	return changed
 }
 
+func (t *table[S, T]) Share(txn statedb.ReadTxn, r k8sobjects.Row) k8sobjects.Row {
+	row, ok := r.(T)
+	if !ok {
+		return r
+	}
+	old, _, ok := t.RWTable.Get(txn, t.byKey(row.Key()))
+	switch sharing, able := any(row).(interface{ Replaces(T) }); {
+	case !ok:
+	case row.Equal(old):
+		return old
+	case able:
+		sharing.Replaces(old)
+	}
+	return row
+}
+
 func (t *table[S, T]) Put(txn statedb.WriteTxn, r k8sobjects.Row) error {
 	row, ok := r.(T)
 	if !ok {
 		return fmt.Errorf("insert %s into %s: it is a %T", r.Key(), t.Name(), r)
 	}
-	if old, _, ok := t.RWTable.Get(txn, t.byKey(row.Key())); ok {
-		if row.Equal(old) {
-			return nil
-		}
-		if sharing, ok := any(row).(interface{ Replaces(T) }); ok {
-			sharing.Replaces(old)
-		}
+	if old, _, ok := t.RWTable.Get(txn, t.byKey(row.Key())); ok && (row == old || row.Equal(old)) {
+		return nil
 	}
 	if _, _, err := t.Insert(txn, row); err != nil {
 		return fmt.Errorf("insert %s into %s: %w", row.Key(), t.Name(), err)
