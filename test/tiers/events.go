@@ -183,7 +183,7 @@ func (r *results) endTest(key string, e event) {
 	switch e.Action {
 	case "fail":
 		fmt.Fprintf(r.out, "%s: %s\n%s", e.Package, e.Test, output)
-		r.failing = append(r.failing, key)
+		r.failing = append(r.failing, key+"\n"+lastLines(output))
 	case "skip":
 		r.skips = append(r.skips, outcome{name: key, output: output})
 	}
@@ -201,6 +201,12 @@ func (r *results) endTest(key string, e event) {
 	case "fail":
 		r.counts.failed++
 	}
+}
+
+// lastLines returns the last lines of the output of a failed test.
+func lastLines(output string) string {
+	lines := strings.Split(strings.TrimRight(output, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-failureLines+1):], "\n")
 }
 
 // endPackage prints a package's last line, as go does; for a failed package, also the output outside tests.

@@ -92,7 +92,7 @@ func TestResults_FailuresArePrintedWhole(t *testing.T) {
 		{"a test", []event{
 			{Action: "output", Package: "m/a", Test: "TestOne", Output: "    a_test.go:3: wrong\n"},
 			{Action: "fail", Package: "m/a", Test: "TestOne"}, {Action: "fail", Package: "m/a"},
-		}, []string{"m/a: TestOne", "a_test.go:3: wrong"}, "[m/a TestOne m/a]"},
+		}, []string{"m/a: TestOne", "a_test.go:3: wrong"}, "[m/a TestOne\n    a_test.go:3: wrong m/a]"},
 		{"a package that panics while a test runs", []event{
 			{Action: "output", Package: "m/a", Test: "TestOne", Output: "goroutine 7\n"},
 			{Action: "output", Package: "m/a", Output: "FAIL\tm/a\t0.1s\n"}, {Action: "fail", Package: "m/a"},

@@ -94,7 +94,7 @@ func (v *verdict) failure(out io.Writer, seed string) {
 	fmt.Fprintf(out, "  %s\n", strings.ReplaceAll(v.condition, "\n", "\n  "))
 }
 
-// summary prints a line for each tier, then the numbers of passed, failed and skipped tests. The total time is the duration of the run, in which the tiers of
+// summary prints a line for each tier, then the beginning of each failure, so that the end of the output names them, then the numbers of passed, failed and skipped tests. The total time is the duration of the run, in which the tiers of
 // a stage overlap.
 func summary(out io.Writer, all []verdict, took time.Duration) (ok bool) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -115,6 +115,12 @@ func summary(out io.Writer, all []verdict, took time.Duration) (ok bool) {
 	fmt.Fprintf(t, "all\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t\t\t\t\n", sum.run, sum.cached, sum.skipped, sum.failed, sum.packages, sum.cachedPackages,
 		took.Minutes(), cpu.Seconds())
 	_ = t.Flush()
+	for _, v := range all {
+		for _, f := range v.failed {
+			lines := strings.Split(f, "\n")
+			fmt.Fprintf(out, "\n%s: %s\n", v.tier.name, strings.Join(lines[:min(failureLines, len(lines))], "\n  "))
+		}
+	}
 	failed := slices.ContainsFunc(all, func(v verdict) bool { return len(v.failed) > 0 })
 	if failed {
 		sum.failed = max(sum.failed, 1)

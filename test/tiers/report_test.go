@@ -93,12 +93,16 @@ func TestRun_FailureOfACommandFailsItsTier(t *testing.T) {
 		{name: "counted", budget: time.Hour, calls: func(*tree, bool) []call {
 			return []call{{args: []string{"echo", "kernels: 12 tests passed, 30 tests in 3 suites unchanged, 0 skipped"}}}
 		}},
+		{name: "tests", budget: time.Hour, calls: func(*tree, bool) []call {
+			return []call{{args: []string{"printf", "a_test.go:1: broken\n--- FAIL: TestA (0.1s)\nmore\n"}}}
+		}},
 	}
 	err := r.run(context.Background(), tiers, "7")
 	if err == nil {
 		t.Error("no error although a command failed")
 	}
-	for _, want := range []string{"well", "still run", "bad FAILED", "load average", "42 passed, 1 failed, 0 skipped"} {
+	for _, want := range []string{"well", "still run", "bad FAILED", "load average", "42 passed, 1 failed, 0 skipped", "\n\nbad: false: exit status 1\n",
+		"\n\ntests: a_test.go:1: broken\n  --- FAIL: TestA (0.1s)\n\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("printed without %q:\n%s", want, out.String())
 		}

@@ -169,8 +169,16 @@ func discard(from io.Reader) error {
 func (r *runner) lines(from io.Reader, v *verdict) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 16<<20)
+	var last []string
 	for lines.Scan() {
 		fmt.Fprintln(r.out, lines.Text())
+		if last = append(last, lines.Text()); len(last) > failureLines {
+			last = last[1:]
+		}
+		if strings.Contains(lines.Text(), "--- FAIL: ") {
+			v.failed = append(v.failed, strings.Join(last, "\n"))
+			last = nil
+		}
 		var passed, standing, unchanged, skipped int
 		if n, _ := fmt.Sscanf(lines.Text(), kernelsLine, &passed, &standing, &unchanged, &skipped); n == 4 {
 			v.counts.add(counts{run: passed, cached: standing, skipped: skipped, cachedPackages: unchanged, packages: unchanged})
@@ -178,6 +186,10 @@ func (r *runner) lines(from io.Reader, v *verdict) error {
 	}
 	return lines.Err()
 }
+
+// failureLines is the number of lines in the report of a failed test of other commands, and of any failure in the summary. The last line of the former names
+// the test.
+const failureLines = 8
 
 // kernelsLine is the last line of test/kernels.
 const kernelsLine = "kernels: %d tests passed, %d tests in %d suites unchanged, %d skipped"

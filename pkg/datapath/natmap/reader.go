@@ -28,8 +28,8 @@ type buffers struct {
 	flows   []Flow
 }
 
-// first4 and first6 hold buffers of the minimum size: a loop that reads a small map again and again would otherwise cause a quarter of the garbage of an agent.
-var first4, first6 = newPool(false), newPool(true)
+// pool4 and pool6 hold buffers of closed readers: loops that read the maps again and again would otherwise cause a quarter of the garbage of an agent.
+var pool4, pool6 = newPool(false), newPool(true)
 
 func newPool(ipv6 bool) *sync.Pool {
 	return &sync.Pool{New: func() any { return newBuffers(ipv6, leastSlice) }}
@@ -47,9 +47,9 @@ func newBuffers(ipv6 bool, size int) *buffers {
 
 func (m Map) pool() *sync.Pool {
 	if m.IPv6 {
-		return first6
+		return pool6
 	}
-	return first4
+	return pool4
 }
 
 // leastSlice is larger than the number of entries in one bucket of the kernel's hash table.
@@ -65,9 +65,7 @@ func NewReader(of Map, from *ebpf.Map, size int) *Reader {
 
 // Close ends the use of the last slice.
 func (r *Reader) Close() {
-	if cap(r.flows) == leastSlice {
-		r.of.pool().Put(r.buffers)
-	}
+	r.of.pool().Put(r.buffers)
 	r.buffers = nil
 }
 
@@ -77,11 +75,11 @@ func (r *Reader) Next() (flows []Flow, last bool, err error) {
 		r.of.pool().Put(r.buffers)
 		r.buffers = newBuffers(r.of.IPv6, r.size)
 	}
-	var n int
+	n := min(cap(r.flows), r.size)
 	if r.of.IPv6 {
-		n, err = r.from.BatchLookup(&r.cursor, r.keys6, r.values6, nil)
+		n, err = r.from.BatchLookup(&r.cursor, r.keys6[:n], r.values6[:n], nil)
 	} else {
-		n, err = r.from.BatchLookup(&r.cursor, r.keys4, r.values4, nil)
+		n, err = r.from.BatchLookup(&r.cursor, r.keys4[:n], r.values4[:n], nil)
 	}
 	if last = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !last {
 		return nil, false, fmt.Errorf("read map %s: %w", r.of.Name, err)
