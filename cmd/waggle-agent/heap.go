@@ -38,7 +38,8 @@ const (
 	// leastExcess is the minimum excess for a release in bytes, about as much as an idle agent of a small cluster allocates in a minute.
 	leastExcess = 2 << 20
 	// leastPause is the minimum time between two releases. For a large live heap it is a second for each MB: a collection takes less than 1 ms of CPU time for
-	// each MB (75 ms for 92 MB of rows), so releases use a thousandth of a CPU at most.
+	// each MB (75 ms for 92 MB of rows), so releases use a thousandth of a CPU at most. A heap that has grown by an eighth since its largest release waits only
+	// for leastPause: otherwise, after a release while the agent waits for the first lists of a large cluster, the garbage of its start stayed for minutes.
 	leastPause = 15 * time.Second
 )
 
@@ -57,6 +58,7 @@ type heapPacer struct {
 	last      time.Time  // time of the last collection, at first of the start
 	live      uint64     // bytes of live objects at the last collection
 	released  time.Time  // time of the last release; zero before the first one
+	largest   uint64     // bytes of live objects at the largest heap that was released
 	due       time.Time  // latest time of the next check
 	suspended bool       // a memory limit replaces the growth in percent: the runtime then has no periodic collections
 }
@@ -134,11 +136,15 @@ func (p *heapPacer) check() {
 	}
 	s, now := p.sizes(), time.Now()
 	p.mu.Lock()
-	idle, early := now.Sub(p.last), max(leastPause, time.Duration(s.live>>20)*time.Second)-now.Sub(p.released)
+	pause := leastPause
+	if s.live <= p.largest+p.largest/8 {
+		pause = max(pause, time.Duration(s.live>>20)*time.Second)
+	}
+	idle, early := now.Sub(p.last), pause-now.Sub(p.released)
 	wait, release := checkInterval-idle%checkInterval, s.excessive() && early <= 0
 	switch {
 	case release:
-		p.released, wait = now, checkInterval
+		p.released, p.largest, wait = now, max(s.live, p.largest), checkInterval
 	case s.excessive():
 		wait = min(wait, early)
 	}

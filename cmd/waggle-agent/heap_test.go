@@ -200,6 +200,32 @@ func TestHeapPacer_ReleasesUseAThousandthOfACPU(t *testing.T) {
 	}
 }
 
+// A release during a start must not leave the garbage of the rest of the start, and growth and shrinkage in turn must not release more often.
+func TestHeapPacer_GrownHeap_ReleasesAfterLeastPause(t *testing.T) {
+	onHeap(t, 100*mb, math.MaxInt64, func(b *heapBench) {
+		resize := func(live uint64) {
+			b.mu.Lock()
+			b.now.live = live
+			b.mu.Unlock()
+			b.hold(live, 0)
+			b.collect()
+		}
+		b.pass(5, 5)
+		resize(112 * mb)
+		b.pass(50, 5) // less than an eighth
+		resize(113 * mb)
+		b.pass(2, 5, 57)
+		resize(200 * mb)
+		b.pass(14, 5, 57)
+		b.pass(1, 5, 57, 72)
+		resize(100 * mb)
+		b.pass(90, 5, 57, 72)
+		resize(200 * mb)
+		b.pass(100, 5, 57, 72)
+		b.pass(10, 5, 57, 72, 272)
+	})
+}
+
 // The runtime would collect such a heap within its pause.
 func TestHeapPacer_VeryLargeIdleHeap_HasNoPeriodicCollections(t *testing.T) {
 	onHeap(t, 300*mb, math.MaxInt64, func(b *heapBench) {
