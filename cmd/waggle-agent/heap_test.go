@@ -243,20 +243,21 @@ func TestHeapPacer_VeryLargeIdleHeap_HasNoPeriodicCollections(t *testing.T) {
 
 func TestHeapPacer_IdleHeapWithLittleGarbage_HasNoPeriodicCollections(t *testing.T) {
 	onHeap(t, 128*mb, math.MaxInt64, func(b *heapBench) {
+		b.pass(5, 5) // after the start
 		b.hold(10*mb, 6*mb)
-		b.pass(114)
-		b.grows(heapGrowth, math.MaxInt64)
-		b.pass(1)
+		b.pass(114, 5)
+		b.grows(25, math.MaxInt64)
+		b.pass(1, 5)
 		b.grows(-1, 470*mb)
-		b.pass(1000)
+		b.pass(1000, 5)
 		b.grows(-1, 470*mb)
 		b.collect() // the limit is reached
 		b.grows(heapGrowth, math.MaxInt64)
-		b.pass(115)
+		b.pass(115, 5)
 		b.grows(-1, 470*mb)
 		b.hold(10*mb, 6*mb+1)
-		b.pass(114)
-		b.pass(1, 1345) // 230 s after the collection
+		b.pass(114, 5)
+		b.pass(1, 5, 1350) // 230 s after the collection
 		b.grows(heapGrowth, math.MaxInt64)
 	})
 }
@@ -264,8 +265,8 @@ func TestHeapPacer_IdleHeapWithLittleGarbage_HasNoPeriodicCollections(t *testing
 func TestHeapPacer_KeepsMemoryLimitOfUser(t *testing.T) {
 	onHeap(t, 128*mb, 1<<30, func(b *heapBench) {
 		b.hold(10*mb, 0)
-		b.pass(200)
-		b.grows(heapGrowth, 1<<30)
+		b.pass(200, 5)
+		b.grows(25, 1<<30)
 		b.collect()
 		b.grows(heapGrowth, 1<<30)
 	})
@@ -281,7 +282,7 @@ func TestHeapPacer_SetsGrowthAfterCollection(t *testing.T) {
 		b.pass(1)
 		b.collect()
 		b.grows(steadyGrowth, math.MaxInt64)
-		b.pass(60)
+		b.pass(60, 5)
 		b.collect()
 		b.grows(heapGrowth, math.MaxInt64)
 	})
