@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// scanRatio bounds the CPU time of the scans of a job: a fiftieth of a CPU if backends or prefixes change all the time.
-	scanRatio = 50
+	// scanRatio bounds the CPU time of the scans of a job: a hundredth of a CPU if backends or prefixes change all the time.
+	scanRatio = 100
 	// scanBurst is the CPU time that scans may use at once: the three sweeps of a single change do not wait, even with 131,072 flows.
 	scanBurst = 200 * time.Millisecond
 	// longestSweepRest bounds the pause after a sweep: three million flows need no longer one.

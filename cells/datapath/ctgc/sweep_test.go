@@ -17,7 +17,7 @@ func TestScanLimit(t *testing.T) {
 				t.Errorf("after sweep %d the rest is %v", i, rest)
 			}
 		}
-		if rest := sweeps.After(each); rest != 2*time.Second {
+		if rest := sweeps.After(each); rest != 4*time.Second {
 			t.Errorf("after four sweeps at once the rest is %v", rest)
 		}
 		if rest := sweeps.After(2 * time.Minute); rest != longestSweepRest {

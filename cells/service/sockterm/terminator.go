@@ -25,9 +25,11 @@ import (
 )
 
 const (
-	// passRatio is the ratio of the pause after a pass to the CPU time of the pass, and longestPause bounds this pause: until the next pass, a process whose backend
-	// was removed gets no replies. Only CPU time counts, because on a busy machine a pass may take seconds.
-	passRatio    = 50
+	// passRatio bounds the CPU time of the passes: a hundredth of a CPU if backends change all the time. passBurst is the CPU time that passes may use at once, and
+	// longestPause bounds the pause after it: until the next pass, a process whose backend was removed gets no replies. Only CPU time counts, because on a busy
+	// machine a pass may take seconds.
+	passRatio    = 100
+	passBurst    = 100 * time.Millisecond
 	longestPause = 10 * time.Second
 	// leastPause is the minimum pause: where backends change all the time, there are at most five passes in a second.
 	leastPause = 200 * time.Millisecond
@@ -84,7 +86,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	defer list.Close()
 	due := late               // delays of the next passes without a change
 	retry := time.Duration(0) // delay of the pass after a failed one; 0 after a success
-	pace := throttle.Limit{Ratio: passRatio, Min: leastPause, Max: longestPause, Measure: throttle.CPUTime}
+	pace := throttle.Limit{Ratio: passRatio, Burst: passBurst, Min: leastPause, Max: longestPause, Measure: throttle.CPUTime}
 	return loop.Run(ctx, t.DB, loop.Options{}, func(r *loop.Round) error {
 		r.Watch(t.Serving.Frontends, t.Serving.Backends)
 		r.Changed.Add(t.remaining.Begin())

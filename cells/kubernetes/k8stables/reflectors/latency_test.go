@@ -79,3 +79,39 @@ func TestEvents_InTableWithin20Milliseconds(t *testing.T) {
 		}
 	})
 }
+
+// TestEvents_Sustained_AreGathered changes an EndpointSlice for five seconds: the commits become fewer, and the table is at most one pause behind.
+func TestEvents_Sustained_AreGathered(t *testing.T) {
+	t.Parallel()
+	const step, limit = 5 * time.Millisecond, sustainedInterval + 10*time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		yes := true
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(node("one", "192.0.2.1"), slice(discoveryv1.EndpointConditions{Ready: &yes}))
+		r := followWith(t, server.Client(t), Settings{CopyEvery: time.Hour}, false)
+		r.synced(t)
+		time.Sleep(time.Minute) // all commits of the start are over
+		commits, seen := 0, int32(8080)
+		for i := int32(1); i <= 1000; i++ {
+			o := slice(discoveryv1.EndpointConditions{Ready: &yes})
+			*o.Ports[0].Port = i
+			server.Put(o)
+			time.Sleep(step)
+			synctest.Wait()
+			var row k8s.EndpointSlice
+			if err := json.Unmarshal([]byte(r.keys("k8s-endpointslices")["a/web-4"]), &row); err != nil {
+				t.Fatal(err)
+			}
+			now := int32(row.Ports[0].Port)
+			if now != seen {
+				commits, seen = commits+1, now
+			}
+			if late := time.Duration(i-now) * step; late > limit {
+				t.Fatalf("the table is %v behind, want %v at most", late, limit)
+			}
+		}
+		if most := commitBurst + int(1000*step/sustainedInterval) + 1; commits > most {
+			t.Errorf("%d commits, want %d at most", commits, most)
+		}
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
+	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/cells/kubernetes/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/kubernetes/k8sobjects"
@@ -22,6 +23,9 @@ const (
 	// commitInterval is the minimum time between two commits of one table. Events that arrive meanwhile are part of the next commit. The first event
 	// after a pause is committed immediately.
 	commitInterval = 10 * time.Millisecond
+	// sustainedInterval is the mean time between two commits of one table while events arrive without end: in a large cluster, a commit costs the agent more
+	// than the events in it. commitBurst is the number of commits that may come earlier.
+	sustainedInterval, commitBurst = 50 * time.Millisecond, 20
 	// maxPending bounds the number of pending events.
 	maxPending = 4096
 )
@@ -113,13 +117,14 @@ func (s *store) commits(ctx context.Context) {
 	ctx, end := watchdog.With(ctx, s.table.Name())
 	defer end()
 	defer func() { s.report.recordWrite(s.flush()) }()
+	sustained := rate.NewLimiter(rate.Every(sustainedInterval), commitBurst)
 	for last := (time.Time{}); ; last = time.Now() {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.wake:
 		}
-		if rest := commitInterval - time.Since(last); rest > 0 {
+		if rest := max(commitInterval-time.Since(last), sustained.Reserve().Delay()); rest > 0 {
 			if pause(ctx, rest); ctx.Err() != nil {
 				return
 			}
