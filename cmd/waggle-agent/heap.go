@@ -43,10 +43,10 @@ const (
 	leastPause = 15 * time.Second
 )
 
-// heapPacer limits the memory of the heap. After each collection it sets the growth until the next one. It returns garbage and free memory to the system, and
-// pages of the program, once after the start, and later if garbage and free memory together are worth a collection: after each burst of work, and every two
-// minutes while the heap is idle or is never idle. While an idle heap has less garbage, the periodic collections of the runtime are off. Its timer is outside
-// of the job groups, because it limits the heap from before the cells are built on, and calls only the runtime and the kernel.
+// heapPacer limits the memory of the heap. After each collection it sets the growth until the next one. It returns garbage and free memory to the system if
+// both together are worth a collection: after the start and each burst of work, and every two minutes while the heap is idle or is never idle. At these times it
+// also unmaps the pages of the program. While an idle heap has less garbage, the periodic collections of the runtime are off. Its timer is outside of the job
+// groups, because it limits the heap from before the cells are built on, and calls only the runtime and the kernel.
 type heapPacer struct {
 	heapCalls
 	limit   int64       // GOMEMLIMIT in bytes; math.MaxInt64 if it is not set
@@ -69,6 +69,7 @@ type heapCalls struct {
 	setPercent func(int) int
 	setLimit   func(int64) int64
 	release    func() // collects garbage and returns free memory to the system
+	unmap      func() // unmaps the pages of the program
 }
 
 // boundHeap limits the memory of the heap until stop is called, unless the environment sets GOGC.
@@ -76,15 +77,11 @@ func (a *agent) boundHeap() (stop func()) {
 	if slices.ContainsFunc(a.environ, func(v string) bool { return strings.HasPrefix(v, "GOGC=") }) {
 		return func() {}
 	}
-	p := newHeapPacer(heapCalls{readHeap, debug.SetGCPercent, debug.SetMemoryLimit, releaseMemory})
+	p := newHeapPacer(heapCalls{readHeap, debug.SetGCPercent, debug.SetMemoryLimit, debug.FreeOSMemory, func() {
+		_ = unmapProgram() // it fails only without procfs; the pages then stay
+	}})
 	p.follow()
 	return p.stop
-}
-
-// releaseMemory returns free memory of the heap and unused pages of the program to the system.
-func releaseMemory() {
-	debug.FreeOSMemory()
-	_ = unmapProgram() // it fails only without procfs; the pages then stay
 }
 
 func newHeapPacer(calls heapCalls) *heapPacer {
@@ -147,7 +144,7 @@ func (p *heapPacer) check() {
 		pause = max(pause, time.Duration(s.live>>20)*time.Second)
 	}
 	idle, early := now.Sub(p.last), pause-now.Sub(p.released)
-	wait, release := checkInterval-idle%checkInterval, early <= 0 && (s.excessive() || p.released.IsZero())
+	wait, release := checkInterval-idle%checkInterval, s.excessive() && early <= 0
 	switch {
 	case release:
 		p.released, p.largest, wait = now, max(s.live, p.largest), checkInterval
@@ -162,6 +159,7 @@ func (p *heapPacer) check() {
 	p.due = now.Add(wait)
 	p.timer.Reset(wait)
 	p.mu.Unlock()
+	p.unmap()
 	if release {
 		p.release() // without the lock: adjust follows the collection
 	}

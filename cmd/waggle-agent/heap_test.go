@@ -25,6 +25,7 @@ type heapBench struct {
 	percent  int
 	limit    int64
 	released []int // seconds from the begin to each release
+	unmapped int
 }
 
 // onHeap runs f with a heap that has as much garbage as live bytes, and with the memory limit of the environment.
@@ -32,7 +33,7 @@ func onHeap(t *testing.T, live uint64, limit int64, f func(*heapBench)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &heapBench{T: t, began: time.Now(), now: heapSizes{live: live, objects: 2 * live, mapped: 3 * live}, limit: limit}
-		pacer := newHeapPacer(heapCalls{sizes: b.sizes, setPercent: b.setPercent, setLimit: b.setLimit, release: b.release})
+		pacer := newHeapPacer(heapCalls{sizes: b.sizes, setPercent: b.setPercent, setLimit: b.setLimit, release: b.release, unmap: b.unmap})
 		defer pacer.stop()
 		b.mu.Lock()
 		b.pacer = pacer
@@ -61,6 +62,22 @@ func (b *heapBench) setLimit(limit int64) (before int64) {
 		b.limit = limit
 	}
 	return before
+}
+
+func (b *heapBench) unmap() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unmapped++
+}
+
+// unmaps compares the number of calls of unmap.
+func (b *heapBench) unmaps(want int) {
+	b.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unmapped != want {
+		b.Errorf("the program was unmapped %d times, want %d", b.unmapped, want)
+	}
 }
 
 // release returns the excess.
@@ -226,6 +243,24 @@ func TestHeapPacer_GrownHeap_ReleasesAfterLeastPause(t *testing.T) {
 	})
 }
 
+// The code that only the start or a burst uses does not stay, even if the heap has no excess.
+func TestHeapPacer_UnmapsProgramAtEachCheck(t *testing.T) {
+	onHeap(t, 10*mb, math.MaxInt64, func(b *heapBench) {
+		b.hold(0, 0)
+		b.pass(4)
+		b.unmaps(0)
+		b.pass(1)
+		b.unmaps(1)
+		b.collect()
+		b.pass(2)
+		b.unmaps(2)
+		b.pass(112)
+		b.unmaps(2)
+		b.pass(1)
+		b.unmaps(3)
+	})
+}
+
 // The runtime would collect such a heap within its pause.
 func TestHeapPacer_VeryLargeIdleHeap_HasNoPeriodicCollections(t *testing.T) {
 	onHeap(t, 300*mb, math.MaxInt64, func(b *heapBench) {
@@ -243,21 +278,20 @@ func TestHeapPacer_VeryLargeIdleHeap_HasNoPeriodicCollections(t *testing.T) {
 
 func TestHeapPacer_IdleHeapWithLittleGarbage_HasNoPeriodicCollections(t *testing.T) {
 	onHeap(t, 128*mb, math.MaxInt64, func(b *heapBench) {
-		b.pass(5, 5) // after the start
 		b.hold(10*mb, 6*mb)
-		b.pass(114, 5)
-		b.grows(25, math.MaxInt64)
-		b.pass(1, 5)
+		b.pass(114)
+		b.grows(heapGrowth, math.MaxInt64)
+		b.pass(1)
 		b.grows(-1, 470*mb)
-		b.pass(1000, 5)
+		b.pass(1000)
 		b.grows(-1, 470*mb)
 		b.collect() // the limit is reached
 		b.grows(heapGrowth, math.MaxInt64)
-		b.pass(115, 5)
+		b.pass(115)
 		b.grows(-1, 470*mb)
 		b.hold(10*mb, 6*mb+1)
-		b.pass(114, 5)
-		b.pass(1, 5, 1350) // 230 s after the collection
+		b.pass(114)
+		b.pass(1, 1345) // 230 s after the collection
 		b.grows(heapGrowth, math.MaxInt64)
 	})
 }
@@ -265,8 +299,8 @@ func TestHeapPacer_IdleHeapWithLittleGarbage_HasNoPeriodicCollections(t *testing
 func TestHeapPacer_KeepsMemoryLimitOfUser(t *testing.T) {
 	onHeap(t, 128*mb, 1<<30, func(b *heapBench) {
 		b.hold(10*mb, 0)
-		b.pass(200, 5)
-		b.grows(25, 1<<30)
+		b.pass(200)
+		b.grows(heapGrowth, 1<<30)
 		b.collect()
 		b.grows(heapGrowth, 1<<30)
 	})
@@ -282,7 +316,7 @@ func TestHeapPacer_SetsGrowthAfterCollection(t *testing.T) {
 		b.pass(1)
 		b.collect()
 		b.grows(steadyGrowth, math.MaxInt64)
-		b.pass(60, 5)
+		b.pass(60)
 		b.collect()
 		b.grows(heapGrowth, math.MaxInt64)
 	})
