@@ -45,5 +45,6 @@ func (s sizes) churn(ctx context.Context, m *measurement, empty attachments) (er
 	m.sheet.addMedians("start of the plugin with churn, against the empty cluster", took.starts, empty.starts, unlimited)
 	m.sheet.addTails("policy written to verdict with churn", obeyed.fromWrite, s.large(verdictBudget))
 	m.sheet.addTails("and from the answer of the API server", obeyed.fromAnswer, unlimited)
+	m.sheet.addTails("policy written to its event in another watch", obeyed.control, unlimited)
 	return nil
 }

@@ -12,13 +12,17 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	typednetworkingv1 "k8s.io/client-go/kubernetes/typed/networking/v1"
 )
 
 // latencies holds the times from a policy change until packets obey it.
 type latencies struct {
 	fromWrite  times // since the request was sent
 	fromAnswer times // since the API server's answer; 0 if packets obeyed earlier
+	control    times // from the request to its event in a watch of the benchmark, which asks no agent
 }
 
 // verdicts changes a policy of a pod repeatedly, so that it allows and denies another pod alternately. The other pod sends one datagram per millisecond
@@ -51,10 +55,16 @@ func (m *measurement) verdicts(ctx context.Context, writes int) (l latencies, er
 	if _, err := p.changed(ctx, false, time.Now()); err != nil {
 		return l, err
 	}
+	events, err := watchVersions(ctx, policies)
+	if err != nil {
+		return l, err
+	}
+	defer events.stop()
 	for i := range writes {
 		allow := i%2 == 0
 		sent := time.Now()
-		if _, err := policies.Update(ctx, verdictPolicy(allow), metav1.UpdateOptions{}); err != nil {
+		written, err := policies.Update(ctx, verdictPolicy(allow), metav1.UpdateOptions{})
+		if err != nil {
 			return l, err
 		}
 		answered := time.Now()
@@ -64,8 +74,70 @@ func (m *measurement) verdicts(ctx context.Context, writes int) (l latencies, er
 		}
 		l.fromWrite = append(l.fromWrite, obeyed.Sub(sent))
 		l.fromAnswer = append(l.fromAnswer, max(0, obeyed.Sub(answered)))
+		seen, err := events.of(ctx, written.ResourceVersion)
+		if err != nil {
+			return l, fmt.Errorf("change %d: %w", i, err)
+		}
+		l.control = append(l.control, seen.Sub(sent))
 	}
 	return l, nil
+}
+
+// versions receives the versions of the policy in a watch.
+type versions struct {
+	watch   watch.Interface
+	arrived chan arrival
+	running sync.WaitGroup
+}
+
+// arrival is the time at which the event of a version arrived.
+type arrival struct {
+	version string
+	at      time.Time
+}
+
+func watchVersions(ctx context.Context, policies typednetworkingv1.NetworkPolicyInterface) (*versions, error) {
+	w, err := policies.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, verdictName).String()})
+	if err != nil {
+		return nil, fmt.Errorf("watch the policy of the benchmark: %w", err)
+	}
+	v := &versions{watch: w, arrived: make(chan arrival, 64)}
+	v.running.Go(func() {
+		defer close(v.arrived)
+		for event := range w.ResultChan() {
+			if o, ok := event.Object.(*networkingv1.NetworkPolicy); ok {
+				select {
+				case v.arrived <- arrival{o.ResourceVersion, time.Now()}:
+				case <-ctx.Done():
+				}
+			}
+		}
+	})
+	return v, nil
+}
+
+// of returns when the event of a version arrived.
+func (v *versions) of(ctx context.Context, version string) (time.Time, error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return time.Time{}, ctx.Err()
+		case a, open := <-v.arrived:
+			if !open {
+				return time.Time{}, errors.New("the API server has ended the watch of the policy")
+			}
+			if a.version == version {
+				return a.at, nil
+			}
+		}
+	}
+}
+
+func (v *versions) stop() {
+	v.watch.Stop()
+	for range v.arrived { // the last events
+	}
+	v.running.Wait()
 }
 
 const verdictName = "bench-verdict"
