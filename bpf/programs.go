@@ -3,12 +3,12 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sync/errgroup"
 )
 
 // Names of the packet programs; object and function have the same name.
@@ -245,9 +245,16 @@ func Objects() []string {
 	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress, OverlayIngress, Sock, SockList}
 }
 
-// Load reads the object with a name of [Objects], or the one of a program of [Programs] with its load-time constants. Each call returns a separate spec,
+// Load returns the object with a name of [Objects], or the one of a program of [Programs] with its load-time constants. Each call returns a separate spec,
 // which the caller may change.
 func Load(object string) (*ebpf.CollectionSpec, error) {
+	if spec := ahead.Load().of(object, (*specPointer).take); spec != nil {
+		return spec, nil
+	}
+	return read(object)
+}
+
+func read(object string) (*ebpf.CollectionSpec, error) {
 	switch object {
 	case PodEgress:
 		return loadPodEgress()
@@ -275,7 +282,7 @@ func Load(object string) (*ebpf.CollectionSpec, error) {
 
 // withoutLinkHeader reads the object of another program for packets that begin with their IP header.
 func withoutLinkHeader(name, object string) (*ebpf.CollectionSpec, error) {
-	spec, err := Load(object)
+	spec, err := read(object)
 	if err != nil {
 		return nil, err
 	}
@@ -289,20 +296,30 @@ func withoutLinkHeader(name, object string) (*ebpf.CollectionSpec, error) {
 // MapSpecs collects the maps that all programs share by name, including maps of other generations. Data sections belong to a single program, and maps that
 // [ofGeneration] selects belong to a single load. A map that two objects declare differently is an error.
 func MapSpecs() (map[string]*ebpf.MapSpec, error) {
+	objects := Objects()
+	specs := make([]*ebpf.CollectionSpec, len(objects))
+	var reading errgroup.Group
+	for i, object := range objects {
+		reading.Go(func() (err error) {
+			if specs[i] = ahead.Load().of(object, (*specPointer).get); specs[i] == nil {
+				specs[i], err = read(object)
+			}
+			return err
+		})
+	}
+	if err := reading.Wait(); err != nil {
+		return nil, err
+	}
 	all := map[string]*ebpf.MapSpec{}
-	for _, object := range Objects() {
-		spec, err := Load(object)
-		if err != nil {
-			return nil, err
-		}
-		for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
-			if strings.HasPrefix(name, ".") || ofGeneration(name, spec.Maps[name]) {
+	for i, object := range objects {
+		for name, spec := range specs[i].Maps {
+			if strings.HasPrefix(name, ".") || ofGeneration(name, spec) {
 				continue
 			}
-			if have, ok := all[name]; ok && !sameLayout(have, spec.Maps[name]) {
+			if have, ok := all[name]; ok && !sameLayout(have, spec) {
 				return nil, fmt.Errorf("collect map %s: program %s declares it differently", name, object)
 			}
-			all[name] = spec.Maps[name]
+			all[name] = spec.Copy()
 		}
 	}
 	return all, nil

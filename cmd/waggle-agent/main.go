@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bootlog"
 	"github.com/waggle-net/waggle/pkg/config"
 	"github.com/waggle-net/waggle/pkg/shellwire"
@@ -29,6 +30,8 @@ func main() {
 // run is main with arguments, environment and outputs as parameters.
 func run(args, environ []string, stdout, stderr io.Writer) int {
 	a := &agent{environ: environ, stdout: stdout, stderr: stderr, recorder: bootlog.NewRecorder()}
+	defer a.boundHeap()() // early: it also sets the growth of the heap during the start
+	bpf.ReadAhead()
 	if err := a.build(args); err != nil {
 		fmt.Fprintln(stderr, "waggle-agent:", err)
 		return 1
@@ -55,8 +58,8 @@ type agent struct {
 	config         config.Effective // set before the hive is populated
 }
 
-// outside is a cell that provides objects which exist before the hive. It follows the other cells.
-func (a *agent) outside() cell.Cell {
+// outside is a cell of each role that provides objects which exist before the hive. It follows the other cells.
+func (a *agent) outside(role string) cell.Cell {
 	provide := cell.Provide(
 		func() *bootlog.Recorder { return a.recorder },
 		func() config.Effective { return a.config },
@@ -64,7 +67,7 @@ func (a *agent) outside() cell.Cell {
 			return func(w io.Writer) error { return a.hive.PrintObjects(w, slog.New(slog.DiscardHandler)) }
 		},
 	)
-	if a.role == config.RoleCluster {
+	if role == config.RoleCluster {
 		return provide // the agent was started without capabilities
 	}
 	return cell.Group(cell.Invoke(a.dropCapabilities), provide)

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"path/filepath"
 
+	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
 	"github.com/spf13/pflag"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/daemon"
 	"github.com/waggle-net/waggle/pkg/config"
 	"github.com/waggle-net/waggle/pkg/hive"
@@ -19,28 +21,28 @@ func roles() map[string]cell.Cell {
 
 // build builds the hive of the selected role. It builds the hives of all roles to collect their flags, and discards the others.
 func (a *agent) build(args []string) error {
-	sets, all := map[string]*pflag.FlagSet{}, pflag.NewFlagSet("", pflag.ContinueOnError)
+	hives, sets, all := map[string]*upstream.Hive{}, map[string]*pflag.FlagSet{}, pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(all)
 	addStopFlag(all)
 	for role, cells := range roles() {
-		h, err := hive.Build(cells)
+		h, err := hive.Build(cells, a.outside(role))
 		if err != nil {
 			return err
 		}
-		sets[role] = pflag.NewFlagSet("", pflag.ContinueOnError)
+		hives[role], sets[role] = h, pflag.NewFlagSet("", pflag.ContinueOnError)
 		h.RegisterFlags(sets[role])
 		all.AddFlagSet(sets[role])
 	}
 	var err error
-	if a.role, err = config.FindRole(all, args, a.environ); err != nil {
+	if a.role, err = config.FindRole(all, args, a.environ); err != nil { // it leaves the values of flags unchanged
 		return err
 	}
-	a.flags = pflag.NewFlagSet("", pflag.ContinueOnError)
+	if a.role == config.RoleCluster {
+		bpf.EndReadAhead()
+	}
+	a.hive, a.flags = hives[a.role], pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(a.flags)
 	addStopFlag(a.flags)
-	if a.hive, err = hive.Build(roles()[a.role], a.outside()); err != nil {
-		return err
-	}
 	a.hive.RegisterFlags(a.flags)
 	for role, set := range sets {
 		config.AddOtherRole(a.flags, set, role)

@@ -45,7 +45,6 @@ func (a *agent) serve(cmd *cobra.Command) error {
 
 	kubeapi.LogTo(log.With("source", "client-go")) // applies to the whole process, so it is set only once serve is certain to run
 	defer a.watchSignals(log, times)()
-	defer a.boundHeap()()
 	log.Info("Starting waggle-agent", "version", version.String(), "role", a.role)
 	return a.hive.Run(log, upstream.WithStopTimeout(times.hooks))
 }
