@@ -195,53 +195,35 @@ func TestHeapPacer_BusyHeap_ReleasesEveryTwoMinutes(t *testing.T) {
 	})
 }
 
-// A release waits for the end of the pause after the previous one, and of a burst.
+// A start and a burst of work may release several times, with the least pause. After that the releases use a thousandth of a CPU.
 func TestHeapPacer_ReleasesUseAThousandthOfACPU(t *testing.T) {
 	t.Parallel()
-	for live, pause := range map[uint64]int{10 * mb: 15, 40 * mb: 40, 100 * mb: 100} {
-		t.Run(strconv.Itoa(pause), func(t *testing.T) {
+	for live, want := range map[uint64]struct{ burst, pause int }{ // releases of the burst, and seconds between two releases after it
+		10 * mb: {100, leastSeconds}, 100 * mb: {10, 100}, 300 * mb: {3, 300},
+	} {
+		t.Run(strconv.FormatUint(live/mb, 10), func(t *testing.T) {
 			onHeap(t, live, math.MaxInt64, func(b *heapBench) {
-				b.pass(5, 5)
-				b.hold(live, 0)
-				b.collect()
-				b.pass(pause-1, 5)
-				b.pass(1, 5, 5+pause)
-				for range pause { // a burst that lasts until the end of the pause
+				for range 4000 {
 					b.hold(live, 0)
-					b.collect()
-					b.pass(1, 5, 5+pause)
+					time.Sleep(time.Second)
 				}
-				b.pass(1, 5, 5+pause, 6+2*pause) // 2 s after the last collection
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if len(b.released) < want.burst+5 {
+					b.Fatalf("only %d releases: %v", len(b.released), b.released)
+				}
+				for i, at := range b.released[1:] {
+					pause := at - b.released[i]
+					if i+1 < want.burst-1 && pause != leastSeconds || i > want.burst+2 && pause != want.pause {
+						b.Fatalf("release %d came %d s after the previous one: %v", i+2, pause, b.released)
+					}
+				}
 			})
 		})
 	}
 }
 
-// A release during a start must not leave the garbage of the rest of the start, and growth and shrinkage in turn must not release more often.
-func TestHeapPacer_GrownHeap_ReleasesAfterLeastPause(t *testing.T) {
-	onHeap(t, 100*mb, math.MaxInt64, func(b *heapBench) {
-		resize := func(live uint64) {
-			b.mu.Lock()
-			b.now.live = live
-			b.mu.Unlock()
-			b.hold(live, 0)
-			b.collect()
-		}
-		b.pass(5, 5)
-		resize(112 * mb)
-		b.pass(50, 5) // less than an eighth
-		resize(113 * mb)
-		b.pass(2, 5, 57)
-		resize(200 * mb)
-		b.pass(14, 5, 57)
-		b.pass(1, 5, 57, 72)
-		resize(100 * mb)
-		b.pass(90, 5, 57, 72)
-		resize(200 * mb)
-		b.pass(100, 5, 57, 72)
-		b.pass(10, 5, 57, 72, 272)
-	})
-}
+const leastSeconds = int(leastPause / time.Second)
 
 // The code that only the start or a burst uses does not stay, even if the heap has no excess.
 func TestHeapPacer_UnmapsProgramAtEachCheck(t *testing.T) {
@@ -264,15 +246,18 @@ func TestHeapPacer_UnmapsProgramAtEachCheck(t *testing.T) {
 // The runtime would collect such a heap within its pause.
 func TestHeapPacer_VeryLargeIdleHeap_HasNoPeriodicCollections(t *testing.T) {
 	onHeap(t, 300*mb, math.MaxInt64, func(b *heapBench) {
+		b.pacer.mu.Lock()
+		b.pacer.releases.After(releaseBurst) // earlier releases
+		b.pacer.mu.Unlock()
 		b.pass(11, 5)
-		b.hold(100*mb, 0)
+		b.hold(80*mb, 0)
 		b.pass(108, 5)
 		b.grows(leastGrowth, math.MaxInt64)
 		b.pass(1, 5)
-		b.grows(-1, 1025*mb)
-		b.pass(184, 5)
-		b.pass(1, 5, 305)
-		b.grows(heapGrowth, math.MaxInt64)
+		b.grows(-1, 910*mb)
+		b.pass(179, 5)
+		b.pass(1, 5, 300)
+		b.grows(steadyGrowth, math.MaxInt64)
 	})
 }
 
@@ -280,19 +265,19 @@ func TestHeapPacer_IdleHeapWithLittleGarbage_HasNoPeriodicCollections(t *testing
 	onHeap(t, 128*mb, math.MaxInt64, func(b *heapBench) {
 		b.hold(10*mb, 6*mb)
 		b.pass(114)
-		b.grows(heapGrowth, math.MaxInt64)
+		b.grows(steadyGrowth, math.MaxInt64)
 		b.pass(1)
-		b.grows(-1, 470*mb)
+		b.grows(-1, 438*mb)
 		b.pass(1000)
-		b.grows(-1, 470*mb)
+		b.grows(-1, 438*mb)
 		b.collect() // the limit is reached
-		b.grows(heapGrowth, math.MaxInt64)
+		b.grows(50, math.MaxInt64)
 		b.pass(115)
-		b.grows(-1, 470*mb)
+		b.grows(-1, 438*mb)
 		b.hold(10*mb, 6*mb+1)
 		b.pass(114)
 		b.pass(1, 1345) // 230 s after the collection
-		b.grows(heapGrowth, math.MaxInt64)
+		b.grows(50, math.MaxInt64)
 	})
 }
 
@@ -300,17 +285,31 @@ func TestHeapPacer_KeepsMemoryLimitOfUser(t *testing.T) {
 	onHeap(t, 128*mb, 1<<30, func(b *heapBench) {
 		b.hold(10*mb, 0)
 		b.pass(200)
-		b.grows(heapGrowth, 1<<30)
+		b.grows(steadyGrowth, 1<<30)
 		b.collect()
-		b.grows(heapGrowth, 1<<30)
+		b.grows(50, 1<<30)
+	})
+}
+
+// During the start, collections are rare. A heap without a collection does not keep the growth of the start.
+func TestHeapPacer_StartHasGrowthOfItsOwn(t *testing.T) {
+	onHeap(t, 8*mb, math.MaxInt64, func(b *heapBench) {
+		b.hold(0, 0)
+		b.grows(startGrowth, math.MaxInt64)
+		b.pass(1)
+		b.collect()
+		b.grows(startGrowth, math.MaxInt64)
+		b.pass(3)
+		b.grows(startGrowth, math.MaxInt64)
+		b.pass(1)
+		b.grows(heapGrowth, math.MaxInt64)
 	})
 }
 
 func TestHeapPacer_SetsGrowthAfterCollection(t *testing.T) {
 	onHeap(t, 128*mb, math.MaxInt64, func(b *heapBench) {
 		b.hold(0, 0)
-		b.grows(heapGrowth, math.MaxInt64)
-		b.pass(1)
+		b.pass(6)
 		b.collect()
 		b.grows(25, math.MaxInt64) // the live heap has grown from nothing
 		b.pass(1)
@@ -318,7 +317,7 @@ func TestHeapPacer_SetsGrowthAfterCollection(t *testing.T) {
 		b.grows(steadyGrowth, math.MaxInt64)
 		b.pass(60)
 		b.collect()
-		b.grows(heapGrowth, math.MaxInt64)
+		b.grows(50, math.MaxInt64)
 	})
 }
 
@@ -333,7 +332,7 @@ func TestHeapPacer_ChangesNothingAfterStop(t *testing.T) {
 		}
 		b.pacer.check() // its timer has run before the stop
 		b.pass(1000)
-		b.grows(heapGrowth, math.MaxInt64)
+		b.grows(startGrowth, math.MaxInt64)
 	})
 }
 
@@ -357,9 +356,9 @@ func TestHeapSizes_Excessive(t *testing.T) {
 func TestHeapSizes_IdleLimit(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[heapSizes]int64{
-		{live: 100 * mb, objects: 100 * mb, mapped: 150 * mb}: 225 * mb,
-		{live: 100 * mb, objects: 130 * mb, mapped: 190 * mb}: 235 * mb, // 30 MB of the growth are garbage
-		{live: 100 * mb, objects: 90 * mb, mapped: 150 * mb}:  225 * mb, // objects were freed since the collection
+		{live: 100 * mb, objects: 100 * mb, mapped: 150 * mb}: 214 * mb,
+		{live: 100 * mb, objects: 130 * mb, mapped: 190 * mb}: 224 * mb, // 30 MB of the growth are garbage
+		{live: 100 * mb, objects: 90 * mb, mapped: 150 * mb}:  214 * mb, // objects were freed since the collection
 		{live: 100 * mb, objects: 180 * mb, mapped: 230 * mb}: 230 * mb, // the heap has grown by more
 		{objects: mb, mapped: 5 * mb}:                         5 * mb,   // no collection yet
 	} {
@@ -404,8 +403,8 @@ func TestBoundHeap_KeepsUserSetting(t *testing.T) {
 		t.Errorf("with GOGC=200 it is %d", got)
 	}
 	(&agent{environ: []string{"PATH=/bin"}}).boundHeap()()
-	if got := current(); got != heapGrowth {
-		t.Errorf("without it is %d, want %d", got, heapGrowth)
+	if got := current(); got != startGrowth {
+		t.Errorf("without it is %d, want %d", got, startGrowth)
 	}
 }
 
@@ -427,14 +426,21 @@ func TestBoundHeap_IsSetAfterEachCollection(t *testing.T) {
 func TestGrowth(t *testing.T) {
 	t.Parallel()
 	for live, want := range map[uint64]int{0: 75, 1 << 20: 75, 42 << 20: 75, 64 << 20: 50, 128 << 20: 25, 200 << 20: 16, 1 << 30: 15, 1 << 40: 15} {
-		if got := growth(live, live*9/10, time.Second); got != want {
+		if got := growth(live, live*9/10, time.Second, heapGrowth); got != want {
 			t.Errorf("%d bytes: it grows by %d %%, want %d %%", live, got, want)
 		}
-		if got := growth(live, live*99/100, time.Second); got != max(want, steadyGrowth) {
+		if got := growth(live, live*99/100, time.Second, heapGrowth); got != max(want, steadyGrowth) {
 			t.Errorf("%d bytes that do not become more: it grows by %d %%, want %d %%", live, got, max(want, steadyGrowth))
 		}
-		if got := growth(live, live, time.Minute); got != heapGrowth {
-			t.Errorf("%d bytes at rest: it grows by %d %%, want %d %%", live, got, heapGrowth)
+	}
+	for live, want := range map[uint64]int{0: 75, 64 << 20: 75, 128 << 20: 50, 200 << 20: 32, 1 << 30: 30} {
+		if got := growth(live, live, time.Minute, heapGrowth); got != want {
+			t.Errorf("%d bytes at rest: it grows by %d %%, want %d %%", live, got, want)
+		}
+	}
+	for live, want := range map[uint64]int{0: 400, 8 << 20: 400, 32 << 20: 100, 128 << 20: 25, 1 << 30: 15} {
+		if got := growth(live, live*9/10, time.Second, startGrowth); got != want {
+			t.Errorf("%d bytes during the start: it grows by %d %%, want %d %%", live, got, want)
 		}
 	}
 }
