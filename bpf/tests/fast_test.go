@@ -54,26 +54,23 @@ func (w nodePair) send(t *testing.T, program string, in skBuff, packet []byte) o
 func (w nodePair) equal(t *testing.T, family int) {
 	t.Helper()
 	for _, class := range []string{"new", "burst", "est"} {
-		var of [2][]bpf.CtEntry
-		for i, n := range []*node{w.fast, w.slow} {
-			of[i] = n.ctEntries(class, family)
-			for j := range of[i] { // the clock advances between the two
-				of[i][j].Created, of[i][j].Expires = 0, 0
-				if bpf.CtPackets(&of[i][j]) >= ctExact { // the samples differ
-					of[i][j].Packets, of[i][j].Bytes = ctExact, 0
+		fast, slow := w.fast.ctFlows(class, family), w.slow.ctFlows(class, family)
+		if len(fast) != len(slow) {
+			t.Fatalf("IPv%d, %s: fast has %d flows, slow %d", family, class, len(fast), len(slow))
+		}
+		for key, a := range fast {
+			b, ok := slow[key]
+			for _, e := range []*bpf.CtEntry{&a, &b} {
+				e.Created, e.Expires = 0, 0      // the clock advances between the two
+				if bpf.CtPackets(e) >= ctExact { // the samples differ
+					e.Packets, e.Bytes = ctExact, 0
 				}
 				if class == "est" { // only flows that are not established use it
-					of[i][j].Flags &^= bpf.CtReplied
+					e.Flags &^= bpf.CtReplied
 				}
 			}
-			slices.SortFunc(of[i], func(a, b bpf.CtEntry) int { return int(int64(a.Check) - int64(b.Check)) })
-		}
-		if len(of[0]) != len(of[1]) {
-			t.Fatalf("IPv%d, %s: fast has %d flows, slow %d", family, class, len(of[0]), len(of[1]))
-		}
-		for j, a := range of[0] {
-			if b := of[1][j]; a != b {
-				t.Fatalf("IPv%d, %s:\nfast %+v\nslow %+v", family, class, a, b)
+			if !ok || a != b {
+				t.Fatalf("IPv%d, %s, %x:\nfast %+v\nslow %+v", family, class, key, a, b)
 			}
 		}
 	}

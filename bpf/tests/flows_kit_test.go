@@ -2,8 +2,10 @@ package tests
 
 import (
 	"encoding/binary"
+	"maps"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -209,21 +211,28 @@ func (n *node) egress(p pod, rules ...rule) {
 	n.facts(p, func(f *bpf.EndpointFacts) { f.PolicyEgress, f.ShapeEgress = policyID+1, shape })
 }
 
-// ctEntries returns all flows of a family in one of the two classes of maps.
-func (n *node) ctEntries(class string, family int) (out []bpf.CtEntry) {
+// ctEntries returns all flows of a family in a map, without an order.
+func (n *node) ctEntries(class string, family int) []bpf.CtEntry {
+	n.t.Helper()
+	return slices.Collect(maps.Values(n.ctFlows(class, family)))
+}
+
+// ctFlows returns the flows of a map by key. Different flows can have the same check.
+func (n *node) ctFlows(class string, family int) map[string]bpf.CtEntry {
 	n.t.Helper()
 	var (
 		key   []byte
 		value bpf.CtEntry
 	)
+	flows := map[string]bpf.CtEntry{}
 	all := n.maps[ctMap(class, family)].Iterate()
 	for all.Next(&key, &value) {
-		out = append(out, value)
+		flows[string(key)] = value
 	}
 	if err := all.Err(); err != nil {
 		n.t.Fatal(err)
 	}
-	return out
+	return flows
 }
 
 func ctMap(class string, family int) string {
