@@ -18,7 +18,7 @@ const (
 	// heapGrowth is the heap growth in percent of the live heap until the next collection. Go's default of 100 kept half of the memory of an idle agent free.
 	// Collections use a tenth of the agent's CPU time, and run a third more often with this value.
 	heapGrowth = 75
-	// startGrowth is the growth in percent until startDelay: few objects of a start stay. An agent without pods started in 390 ms, and in 440 ms with 100 percent.
+	// startGrowth is the growth in percent until the first check: few objects of a start stay. An agent without pods started in 390 ms, and in 440 ms with 100 percent.
 	startGrowth = 400
 	// maxHeapGrowth is the maximum growth of a busy heap in bytes. Objects that are live when a large heap stops growing are spread between garbage and keep the
 	// memory of both allocated: with 75 percent this was a fifth of the memory for the pods of a large cluster. With 32 MB, a new pod costs a sixth more CPU
@@ -31,7 +31,7 @@ const (
 	steadyGrowth = 30
 	// maxRestGrowth is the maximum growth in bytes of a heap that was not collected for growthRest.
 	maxRestGrowth = 64 << 20
-	// growthRest is the time between two collections from which on the second one sets a growth of restGrowth. An earlier collection is not worth its CPU time.
+	// growthRest is the time between two collections from which on the second one sets the growth of restGrowth. An earlier collection is not worth its CPU time.
 	growthRest = 30 * time.Second
 
 	// startDelay is the time from the start to the first release. A release during the start would delay it, and leave the garbage of the loader.
@@ -67,7 +67,7 @@ type heapPacer struct {
 	mu        sync.Mutex     // guards the fields below and the settings of the runtime
 	last      time.Time      // time of the last collection, at first of the start
 	live      uint64         // bytes of live objects at the last collection
-	releases  throttle.Limit // of releases
+	releases  throttle.Limit // limits the CPU time of releases
 	resumes   time.Time      // earliest time of the next release
 	due       time.Time      // latest time of the next check
 	starting  bool           // no check has run
