@@ -11,8 +11,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// tooMuch is the factor of the budget above which a tier fails.
-const tooMuch = 1.3
+// tooMuch is the factor of the budget above which a tier fails. On a machine where the tests of the datapath take 1.7 times the CPU time of the machine on
+// which the budgets were measured, a process start took the same: the slowness covers only a part of what differs between machines.
+const tooMuch = 2
 
 // slowAnywhere is a limit that no inexpensive test exceeds on any machine, beside two busy processes.
 const slowAnywhere = 90 * time.Second

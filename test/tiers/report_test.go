@@ -20,8 +20,8 @@ func TestCheck_BudgetOfATier(t *testing.T) {
 	}{
 		{100 * time.Second, false, 0},
 		{101 * time.Second, false, 1},
-		{130 * time.Second, false, 1},
-		{131 * time.Second, true, 0},
+		{200 * time.Second, false, 1},
+		{201 * time.Second, true, 0},
 	} {
 		for _, slowness := range []float64{1, 2.5} {
 			v := verdict{tier: tier{budget: 100 * time.Second, scaled: true}, cpu: time.Duration(float64(c.used) * slowness), slowness: slowness}

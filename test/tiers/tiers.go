@@ -13,7 +13,7 @@ import (
 type tier struct {
 	name   string
 	about  string
-	budget time.Duration // of CPU time with empty caches; more is a warning, more than 1.3 times is a failure
+	budget time.Duration // of CPU time with empty caches; more is a warning, more than twice as much is a failure
 	calls  func(tree *tree, all bool) []call
 	seed   seeding
 	scaled bool // the budget is multiplied by the slowness of the machine
