@@ -272,25 +272,35 @@ func read(object string) (*ebpf.CollectionSpec, error) {
 		return loadNetdevIngress()
 	case NetdevEgress:
 		return loadNetdevEgress()
-	case L3DevIngress:
-		return withoutLinkHeader(L3DevIngress, NetdevIngress)
-	case L3DevEgress:
-		return withoutLinkHeader(L3DevEgress, NetdevEgress)
+	case L3DevIngress, L3DevEgress:
+		spec, err := read(objectOf(object))
+		if err != nil {
+			return nil, err
+		}
+		return spec, withoutLinkHeader(spec, object)
 	}
 	return nil, fmt.Errorf("load program %s: %w", object, ErrUnknownProgram)
 }
 
-// withoutLinkHeader reads the object of another program for packets that begin with their IP header.
-func withoutLinkHeader(name, object string) (*ebpf.CollectionSpec, error) {
-	spec, err := read(object)
-	if err != nil {
-		return nil, err
+// objectOf returns the object that has a program of [Programs], by the name of the program whose name the object has.
+func objectOf(program string) string {
+	switch program {
+	case L3DevIngress:
+		return NetdevIngress
+	case L3DevEgress:
+		return NetdevEgress
 	}
+	return program
+}
+
+// withoutLinkHeader makes the program of an object one for packets that begin with their IP header, and renames it.
+func withoutLinkHeader(spec *ebpf.CollectionSpec, name string) error {
+	object := objectOf(name)
 	program := spec.Programs[object]
 	program.Name = name
 	delete(spec.Programs, object)
 	spec.Programs[name] = program
-	return spec, spec.Variables[VariableLinkHeader].Set(uint32(0))
+	return spec.Variables[VariableLinkHeader].Set(uint32(0))
 }
 
 // MapSpecs collects the maps that all programs share by name, including maps of other generations. Data sections belong to a single program, and maps that

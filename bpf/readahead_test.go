@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"testing"
@@ -36,6 +37,11 @@ func TestReadAhead(t *testing.T) {
 		}
 		if second == first || second.Programs[program] == nil || len(second.Programs) != len(first.Programs) {
 			t.Errorf("%s: the second call returns the same spec, or other programs", program)
+		}
+		for name, want := range second.Variables {
+			if got := first.Variables[name]; got == nil || !bytes.Equal(got.Value, want.Value) {
+				t.Errorf("%s: variable %s is %+v, without reading ahead %+v", program, name, got, want)
+			}
 		}
 		for name, m := range first.Maps {
 			if got[name] == m {
