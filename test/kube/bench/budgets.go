@@ -2,7 +2,7 @@ package main
 
 import "github.com/waggle-net/waggle/test/kube/clusterload"
 
-// Budgets of an empty cluster. The time depends on the machine, which must be idle.
+// Budgets of an empty cluster. The time depends on the machine; the benchmark waits until it is idle.
 var (
 	emptyReadyBudget  = atMost(500) // ms
 	emptyMemoryBudget = atMost(55)  // MB resident

@@ -71,7 +71,13 @@ func (s sizes) run(ctx context.Context, rows *sheet) (err error) {
 		return err
 	}
 	m := &measurement{cluster: c, node: c.Nodes[0], rest: s.rest, sheet: rows}
+	if err := awaitIdle(ctx); err != nil {
+		return err
+	}
 	if err := m.measure(ctx, "an empty cluster", emptyReadyBudget, emptyMemoryBudget); err != nil {
+		return err
+	}
+	if err := m.restarts(ctx, "restarts of the agent in the empty cluster, to ready"); err != nil {
 		return err
 	}
 	empty, err := m.attached(ctx, s.adds, nil)

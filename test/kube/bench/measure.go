@@ -31,10 +31,7 @@ func (m *measurement) measure(ctx context.Context, situation string, ready, memo
 		}
 	}
 	began := time.Now()
-	if m.agent, err = m.node.StartAgent(kube.AdminToken, "--ipam=kubernetes"); err != nil {
-		return err
-	}
-	if err := m.awaitReady(ctx); err != nil {
+	if err := m.start(ctx); err != nil {
 		return err
 	}
 	toReady := time.Since(began)
@@ -58,6 +55,34 @@ func (m *measurement) measure(ctx context.Context, situation string, ready, memo
 	m.sheet.addTime(situation+", in sync", inSync, unlimited)
 	m.sheet.addTime(situation+", published", published, unlimited)
 	m.addUsage(situation, used, memory, unlimited)
+	return nil
+}
+
+// start starts the agent and waits until pods can be attached.
+func (m *measurement) start(ctx context.Context) (err error) {
+	if m.agent, err = m.node.StartAgent(kube.AdminToken, "--ipam=kubernetes"); err != nil {
+		return err
+	}
+	return m.awaitReady(ctx)
+}
+
+// restarts adds the time until pods can be attached after a restart. The maps of the previous run exist then.
+func (m *measurement) restarts(ctx context.Context, what string) error {
+	var took times
+	for range 9 {
+		if err := m.agent.Stop(); err != nil {
+			return err
+		}
+		if err := awaitIdle(ctx); err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := m.start(ctx); err != nil {
+			return err
+		}
+		took = append(took, time.Since(began))
+	}
+	m.sheet.addTails(what, took, unlimited)
 	return nil
 }
 
