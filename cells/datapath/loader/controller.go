@@ -40,7 +40,7 @@ func newTable(db *statedb.DB) (statedb.RWTable[*attachments.Attachment], initial
 	return table, table.RegisterInitializer(txn, "loader"), nil
 }
 
-// initialized completes a table; further calls have no effect.
+// initialized completes the table attachments; further calls have no effect.
 type initialized func(statedb.WriteTxn)
 
 // controller computes the table attachments from devices and endpoints.

@@ -43,8 +43,6 @@ type generationParams struct {
 type generation struct {
 	params generationParams
 	number uint64 // of the datapath of this build
-	// attempted completes the table bpf-programs after the first attempt to load.
-	attempted initialized
 
 	mu       sync.RWMutex       // guards programs
 	programs map[string]program // empty until they are loaded; programs for a change of size are replaced once
@@ -55,9 +53,7 @@ func newGeneration(p generationParams) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	txn := p.DB.WriteTxn(p.Table)
-	defer txn.Commit()
-	g := &generation{params: p, number: number, attempted: p.Table.RegisterInitializer(txn, "loader")}
+	g := &generation{params: p, number: number}
 	p.Lifecycle.Append(cell.Hook{OnStart: g.start, OnStop: g.stop})
 	return g, nil
 }
@@ -135,7 +131,6 @@ func (g *generation) publish(attempt int, err error) {
 		}
 		_, _, _ = g.params.Table.Insert(txn, row)
 	}
-	g.attempted(txn)
 }
 
 func (g *generation) stop(cell.HookContext) error {

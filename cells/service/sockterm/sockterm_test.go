@@ -22,7 +22,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
-	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -33,12 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", cells)
-}
-
-func TestScripts_Times(t *testing.T) {
-	t.Parallel()
-	celltest.RunVirtual(t, "testdata/times/*.txtar", cells)
+	celltest.RunVirtual(t, "testdata/*.txtar", cells)
 }
 
 func cells(testing.TB) []cell.Cell {
@@ -46,7 +40,6 @@ func cells(testing.TB) []cell.Cell {
 	return []cell.Cell{
 		cell.Provide(
 			backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
-			bpfprograms.NewTable, statedb.RWTable[bpfprograms.Program].ToTable,
 			endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 			frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
 			ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
@@ -59,26 +52,19 @@ func cells(testing.TB) []cell.Cell {
 	}
 }
 
-// registerSync provides script commands that mark all services as known, and the packet programs as loaded.
-func registerSync(db *statedb.DB, b statedb.RWTable[*backends.Backend], f statedb.RWTable[*frontends.Frontend],
-	p statedb.RWTable[bpfprograms.Program]) upstream.ScriptCmdsOut {
-	txn := db.WriteTxn(b, f, p)
-	backendsDone, frontendsDone, programsDone := b.RegisterInitializer(txn, "test"), f.RegisterInitializer(txn, "test"), p.RegisterInitializer(txn, "test")
+// registerSync provides a script command that marks all services as known.
+func registerSync(db *statedb.DB, b statedb.RWTable[*backends.Backend], f statedb.RWTable[*frontends.Frontend]) upstream.ScriptCmdOut {
+	txn := db.WriteTxn(b, f)
+	backendsDone, frontendsDone := b.RegisterInitializer(txn, "test"), f.RegisterInitializer(txn, "test")
 	txn.Commit()
-	complete := func(summary string, done ...func(statedb.WriteTxn)) script.Cmd {
-		return script.Command(script.CmdUsage{Summary: summary}, func(*script.State, ...string) (script.WaitFunc, error) {
-			txn := db.WriteTxn(b, f, p)
-			for _, complete := range done {
-				complete(txn)
-			}
+	return upstream.NewScriptCmd("kube/synced", script.Command(script.CmdUsage{Summary: "All services are known"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(b, f)
+			backendsDone(txn)
+			frontendsDone(txn)
 			txn.Commit()
 			return nil, nil
-		})
-	}
-	return upstream.NewScriptCmds(map[string]script.Cmd{
-		"kube/synced":   complete("All services are known", backendsDone, frontendsDone),
-		"loader/loaded": complete("The packet programs are loaded", programsDone),
-	})
+		}))
 }
 
 // fakeSocket is a socket in a network namespace; inode 0 is the node's namespace.

@@ -18,7 +18,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/socketlboptions"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
-	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/throttle"
@@ -26,6 +25,10 @@ import (
 )
 
 const (
+	// startPause is the time from when all services are known to the first pass. Loading the programs that list sockets takes up to 100 ms of CPU time, a part of
+	// it for the type information of the kernel: pods wait for the packet programs and for their links meanwhile.
+	startPause = 2 * time.Second
+
 	// passRatio bounds the CPU time of the passes: a hundredth of a CPU if backends change all the time. passBurst is the CPU time that passes may use at once, and
 	// longestPause bounds the pause after it: until the next pass, a process whose backend was removed gets no replies. Only CPU time counts, because on a busy
 	// machine a pass may take seconds.
@@ -62,7 +65,6 @@ type params struct {
 	Table     statedb.RWTable[Closed]
 	Serving   backendcheck.Tables
 	Endpoints statedb.Table[*endpoints.Endpoint]
-	Programs  statedb.Table[bpfprograms.Program]
 }
 
 func register(jobs job.Group, p params) {
@@ -75,11 +77,13 @@ func register(jobs job.Group, p params) {
 	}
 }
 
-// run starts with a pass: backends may have been removed while no agent ran. It begins after the loader's first attempt, because pods wait for the packet
-// programs and not for those that list sockets, which take 35 ms of CPU time.
+// run starts with a pass, after startPause: backends may have been removed while no agent ran.
 func (t *terminator) run(ctx context.Context, health cell.Health) error {
-	health.OK("waiting for services and the packet programs")
-	if !loop.Await(ctx, t.DB, loop.Options{}, func(r *loop.Round) bool { return r.Complete(t.Serving.Frontends, t.Serving.Backends, t.Programs) }) {
+	health.OK("waiting for services")
+	if !loop.Await(ctx, t.DB, loop.Options{}, func(r *loop.Round) bool { return r.Complete(t.Serving.Frontends, t.Serving.Backends) }) {
+		return nil
+	}
+	if watchdog.Sleep(ctx, startPause) != nil {
 		return nil
 	}
 	list, err := t.Kernel.Load()
