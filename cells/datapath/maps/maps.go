@@ -66,6 +66,8 @@ type store struct {
 
 	resize  *flowResize // nil until its map is open; written by the start hook, by the job open-maps, and by drop-resized-maps after that
 	retired []*ebpf.Map // replaced maps of flows, not yet closed
+
+	created map[string]*ebpf.Map // by name: of createMissing, until openMap takes them; only the start hook uses it
 }
 
 func newMaps(p params) (pinnedmaps.Maps, pinnedmaps.Batches, pinnedmaps.Copies, pinnedmaps.PreviousLayouts) {
@@ -82,10 +84,12 @@ func (s *store) start(cell.HookContext) error {
 	if err := s.unpinUnknown(); err != nil {
 		return err
 	}
+	s.createMissing()
 	open := make(map[string]opened, len(s.Specs))
 	for _, name := range s.names() {
 		open[name] = s.openMap(s.Specs[name])
 	}
+	s.closeCreated()
 	s.beginResize(open)
 	s.mu.Lock()
 	s.open = open

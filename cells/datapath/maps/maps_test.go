@@ -352,3 +352,35 @@ func inPrivateBPFFS(t *testing.T, f func(root string)) {
 		f(root)
 	})
 }
+
+// Maps without a pin are created before they are opened. One that cannot be created then, or is not opened, does no harm.
+func TestCreateMissing(t *testing.T) {
+	t.Parallel()
+	fake := &fakeKernel{pins: map[string]*ebpf.MapSpec{}, open: map[*ebpf.Map]*ebpf.MapSpec{}, fail: map[string]int{}}
+	all := flowSpecs()
+	state := all[bpf.MapResizeState]
+	s := &store{params: params{Kernel: fake, Specs: all}, dir: "/bpf"}
+	fake.pins[s.pin(state.Name, state.Version)] = state.MapSpec
+
+	s.createMissing()
+	if len(fake.open) != 2 || s.created[bpf.MapResizeState] != nil {
+		t.Errorf("%d maps are created, want those of flows: %v", len(fake.open), s.created)
+	}
+	want := s.created[bpf.MapCtEst4]
+	if m, err := s.create(all[bpf.MapCtEst4]); m != want || err != nil {
+		t.Errorf("got %p and error %v, want the created map %p", m, err, want)
+	}
+	s.closeCreated()
+	if _, open := fake.open[want]; len(fake.open) != 1 || !open {
+		t.Errorf("%d maps are open, want only the one that was taken", len(fake.open))
+	}
+	if m, err := s.create(all[bpf.MapNat4]); m == nil || err != nil || len(fake.open) != 2 {
+		t.Errorf("after the start: map %p, error %v", m, err)
+	}
+
+	fake.fail["create"] = 2
+	s.createMissing()
+	if m, err := s.create(all[bpf.MapNat4]); len(s.created) != 0 || m == nil || err != nil {
+		t.Errorf("after both attempts failed: %v; the next attempt: map %p, error %v", s.created, m, err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
@@ -111,10 +112,62 @@ func (s *store) quarantine(pin string, why error, o *opened) error {
 	return nil
 }
 
+// createAtOnce is the number of maps that are created at the same time.
+const createAtOnce = 2
+
+// createMissing creates the maps without a pin, several at the same time: the kernel allocates all entries of most maps, which takes 40 ms of CPU time in a first
+// start, and the loader waits for it. openMap opens and pins the maps one after another, because their order matters. After an error it tries again, and returns
+// the error.
+func (s *store) createMissing() {
+	pins, err := s.Kernel.Pins(s.dir)
+	if err != nil {
+		return
+	}
+	var missing []layout
+	for _, l := range s.Specs {
+		if !slices.Contains(pins, bpf.PinName(l.Name, l.Version)) {
+			missing = append(missing, l)
+		}
+	}
+	made := make([]*ebpf.Map, len(missing))
+	var creating errgroup.Group
+	creating.SetLimit(createAtOnce)
+	for i, l := range missing {
+		creating.Go(func() error {
+			made[i], _ = s.Kernel.Create(l.MapSpec)
+			return nil
+		})
+	}
+	_ = creating.Wait()
+	s.created = make(map[string]*ebpf.Map)
+	for i, l := range missing {
+		if made[i] != nil {
+			s.created[l.Name] = made[i]
+		}
+	}
+}
+
+// closeCreated closes maps that openMap did not take, such as those of flows while the state of their size cannot be read.
+func (s *store) closeCreated() {
+	for _, m := range s.created {
+		_ = s.Kernel.Close(m)
+	}
+	s.created = nil
+}
+
+// create returns an empty map without a pin.
+func (s *store) create(l layout) (*ebpf.Map, error) {
+	if m := s.created[l.Name]; m != nil {
+		delete(s.created, l.Name)
+		return m, nil
+	}
+	return s.Kernel.Create(l.MapSpec)
+}
+
 // makeMap creates the map and fills it from its shadow map, if there is one. It pins the map after that, with a mark if its owner has yet to fill it, so after a
 // crash the next run treats no unfilled map as filled.
 func (s *store) makeMap(l layout, pin string, o *opened) error {
-	m, err := s.Kernel.Create(l.MapSpec)
+	m, err := s.create(l)
 	if err != nil {
 		return err
 	}
