@@ -60,7 +60,8 @@ func TestPrivilegedReal_TunnelCompletesChecksums(t *testing.T) {
 						t.Errorf("completed %v, IPv%d: %d of %d bytes arrived; last event %+v", completed, family, len(got), len(data), s.event())
 					}
 					for _, protocol := range []string{"udp", "tcp"} {
-						frame := s.outerOf(t, func() error { return knock(protocol, netip.AddrPortFrom(distantPod[family], 9)) })
+						const port = 9
+						frame := s.outerTo(t, port, func() error { return knock(protocol, netip.AddrPortFrom(distantPod[family], port)) })
 						if len(frame) < innerAt {
 							t.Fatalf("completed %v, IPv%d, %s: no frame, last event %+v", completed, family, protocol, s.event())
 						}

@@ -166,6 +166,12 @@ func (s *surroundings) throughDevice() (received, sent uint64) {
 // outerOf returns the first tunnel frame that arrives at the other node after send, from its outer IP header on.
 func (s *surroundings) outerOf(t *testing.T, send func() error) []byte {
 	t.Helper()
+	return s.outerTo(t, 0, send)
+}
+
+// outerTo is outerOf for frames whose inner packet has a destination port: a late frame of an earlier connection may arrive before it. 0 means any frame.
+func (s *surroundings) outerTo(t *testing.T, port uint16, send func() error) []byte {
+	t.Helper()
 	frame := make(chan []byte, 1)
 	s.distant.Do(func() {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
@@ -185,7 +191,8 @@ func (s *surroundings) outerOf(t *testing.T, send func() error) []byte {
 				if link, ok := from.(*unix.SockaddrLinklayer); !ok || link.Pkttype == unix.PACKET_OUTGOING {
 					continue // such as the last segment of a connection that was just closed
 				}
-				if n > innerAt && buf[outerIPAt] == 0x45 && buf[outerIPAt+9] == 17 && binary.BigEndian.Uint16(buf[outerUDPAt+2:]) == tunnelPort {
+				if n > innerAt && buf[outerIPAt] == 0x45 && buf[outerIPAt+9] == 17 && binary.BigEndian.Uint16(buf[outerUDPAt+2:]) == tunnelPort &&
+					(port == 0 || port == destinationPort(buf[innerAt:n])) {
 					frame <- slices.Clone(buf[outerIPAt:n])
 					return
 				}
@@ -194,6 +201,18 @@ func (s *surroundings) outerOf(t *testing.T, send func() error) []byte {
 	})
 	s.a.Do(func() { check(t, send()) })
 	return <-frame
+}
+
+// destinationPort returns the destination port of an IP packet without options or extension headers; 0 if it is too short.
+func destinationPort(packet []byte) uint16 {
+	at := 40
+	if packet[0]>>4 == 4 {
+		at = 20
+	}
+	if len(packet) < at+4 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(packet[at+2:])
 }
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }
