@@ -10,7 +10,7 @@ import (
 // objects are the objects of the packet programs that [ReadAhead] reads.
 type objects struct {
 	reading sync.WaitGroup
-	specs   map[string]*specPointer // by program; nil if the object could not be read, or is used
+	specs   map[string]*specPointer // by program; the pointer is nil if the object could not be read, or was taken
 }
 
 // specPointer points to a spec.

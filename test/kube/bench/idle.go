@@ -13,7 +13,7 @@ import (
 const (
 	// idleShare is the minimum share of the time that the CPUs of an idle machine have no work: etcd and the API server always have some.
 	idleShare = 0.8
-	// idleWait is the maximum wait for an idle machine. The cluster has no more work of its start after 20 s.
+	// idleWait is the maximum time that awaitIdle waits. A measurement on a busy machine follows with a warning.
 	idleWait = time.Minute
 )
 
